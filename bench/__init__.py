@@ -1,0 +1,1 @@
+"""Measurements behind the claims of the README: `python -m bench.NAME [--json] [--quick]`."""

@@ -1,0 +1,1 @@
+"""The reference inference engine: it knows the service by `kvstore.client` alone."""

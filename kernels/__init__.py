@@ -1,0 +1,1 @@
+"""What runs on the tensors of a pool: paged attention, KV write, block copies. Knows nothing of kvstore."""
