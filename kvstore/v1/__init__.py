@@ -1,0 +1,1 @@
+"""The contract as code, generated from protos/ by `make protos`; only this file is written by hand."""
