@@ -1,0 +1,242 @@
+"""What leaves `Store.handle`: the answer, long actions to start, engines to wake.
+
+An effect is a plain frozen record, like an event. A `Transfer` ends in exactly one
+`TransferEnded`, good or bad, which the shell feeds back.
+"""
+
+from dataclasses import dataclass, field
+
+from kvstore.core.types import (
+    EngineId,
+    EngineState,
+    Frame,
+    Outcome,
+    Pressure,
+    Revision,
+    SequenceId,
+    SequenceState,
+    StepNumber,
+    StoredKey,
+    Tier,
+    TransferId,
+)
+
+__all__ = [
+    "AllocateResult",
+    "Answer",
+    "AttachAnswer",
+    "CommitResult",
+    "Decision",
+    "DiskDelete",
+    "Done",
+    "Effects",
+    "EndSessionResult",
+    "ForkResult",
+    "FrameCopy",
+    "FreeResult",
+    "KeepAliveAnswer",
+    "LookupAnswer",
+    "Notice",
+    "PressureChanged",
+    "Result",
+    "SequenceMoved",
+    "StepAnswer",
+    "SwapResult",
+    "Transfer",
+    "UpdateActivityResult",
+]
+
+# ---------------------------------------------------------------- results of operations
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllocateResult:
+    """`block_table` holds the frames from `first_block` on; `tier_tokens` sums to `cached_tokens`."""
+
+    outcome: Outcome
+    state: SequenceState
+    cached_tokens: int = 0
+    block_table: tuple[Frame, ...] = ()
+    first_block: int = 0
+    frames_short: int = 0
+    tier_tokens: tuple[int, int, int] = (0, 0, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForkResult:
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """A choice of a policy and the inputs it rested on, by name."""
+
+    time: float
+    kind: str
+    chosen: str
+    inputs: tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwapResult:
+    """`decision` is there where a policy was asked."""
+
+    outcome: Outcome
+    state: SequenceState
+    block_table: tuple[Frame, ...] = ()
+    valid_tokens: int = 0
+    frames_short: int = 0
+    decision: Decision | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FreeResult:
+    pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitResult:
+    pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateActivityResult:
+    outcome: Outcome
+    state: SequenceState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndSessionResult:
+    pass
+
+
+Result = (
+    AllocateResult
+    | ForkResult
+    | SwapResult
+    | FreeResult
+    | CommitResult
+    | UpdateActivityResult
+    | EndSessionResult
+)
+
+# ------------------------------------------------------------------- events for engines
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SequenceMoved:
+    """A sequence's state has changed by itself; the table is told where it is RESIDENT."""
+
+    revision: Revision
+    sequence: SequenceId
+    state: SequenceState
+    block_table: tuple[Frame, ...]
+    valid_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PressureChanged:
+    revision: Revision
+    tier: Tier
+    pressure: Pressure
+
+
+Notice = SequenceMoved | PressureChanged
+
+# ------------------------------------------------------------------------------ answers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttachAnswer:
+    """`created` is False when the request id was known: same engine, same lease."""
+
+    engine: EngineId
+    lease_expire_time: float
+    created: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeepAliveAnswer:
+    state: EngineState
+    lease_expire_time: float
+    revision: Revision
+    notices: tuple[Notice, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrameCopy:
+    """A copy the engine makes on its own stream before its next forward pass."""
+
+    source: Frame
+    target: Frame
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepAnswer:
+    """Results in the order of the operations."""
+
+    step: StepNumber
+    results: tuple[Result, ...]
+    copies: tuple[FrameCopy, ...]
+    revision: Revision
+    notices: tuple[Notice, ...]
+    lease_expire_time: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LookupAnswer:
+    """Leading blocks found, and how many of them have their best copy in each tier."""
+
+    blocks_cached: int
+    blocks_by_tier: tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """The answer to an event that asks for none."""
+
+
+Answer = AttachAnswer | KeepAliveAnswer | StepAnswer | LookupAnswer | Done
+
+# ------------------------------------------------------------------------- long actions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transfer:
+    """Blocks to move between two neighbouring tiers: GPU and CPU, or CPU and DISK.
+
+    The frames of both sides are pinned until `TransferEnded`. `keys` names the blocks where
+    one side is the disk and is empty otherwise. A write to disk succeeds or fails whole, in one
+    transaction, parents first; a read or a copy may fail for single blocks. A block that is read
+    counts as good only when its checksum is right.
+    """
+
+    id: TransferId
+    source: Tier
+    target: Tier
+    source_frames: tuple[Frame, ...]
+    target_frames: tuple[Frame, ...]
+    keys: tuple[StoredKey, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiskDelete:
+    """Blocks that the disk may forget. Runs in order with the disk's transfers; ends in nothing:
+    a delete that is lost leaves a valid block behind, to be found at the next start."""
+
+    keys: tuple[StoredKey, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effects:
+    """All that follows from one event.
+
+    `deletes` go to the disk before `transfers`, in the order given; `answer` may be told at once:
+    whatever it says may be read is there already. `wake` names engines that have news for a
+    waiting KeepAlive.
+    """
+
+    answer: Answer = field(default_factory=Done)
+    transfers: tuple[Transfer, ...] = ()
+    deletes: tuple[DiskDelete, ...] = ()
+    wake: tuple[EngineId, ...] = ()

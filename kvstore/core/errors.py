@@ -1,0 +1,121 @@
+"""Refusals and bugs.
+
+    KVStoreError            a refusal: somebody asked for what can't be had; nothing was changed
+      FieldInvalid          FIELD_INVALID
+      EngineExpired         ENGINE_EXPIRED
+      SequenceUnknown       SEQUENCE_UNKNOWN
+      StepGap               STEP_GAP
+      StepChanged           STEP_CHANGED
+      StepMixed             STEP_MIXED
+      TenantRefused         TENANT
+      LayoutMismatch        LAYOUT_MISMATCH
+      TooManyEngines        TOO_MANY_ENGINES
+      PoolQuarantined       POOL_QUARANTINED
+      PoolUnavailable       POOL_UNAVAILABLE
+      ConfigInvalid         CONFIG_INVALID
+      DiskInvalid           DISK_INVALID
+    CheckFailed             a bug in the store: it must stop
+
+A refusal names the field, its value and the remedy. Which gRPC code a reason has is the
+server's affair (`server/errors.py`).
+"""
+
+from typing import ClassVar
+
+__all__ = [
+    "CheckFailed",
+    "ConfigInvalid",
+    "DiskInvalid",
+    "EngineExpired",
+    "FieldInvalid",
+    "KVStoreError",
+    "LayoutMismatch",
+    "PoolQuarantined",
+    "PoolUnavailable",
+    "SequenceUnknown",
+    "StepChanged",
+    "StepGap",
+    "StepMixed",
+    "TenantRefused",
+    "TooManyEngines",
+    "check",
+]
+
+
+class KVStoreError(Exception):
+    """A refusal. `field` and `value` say what was wrong, `remedy` what to do about it."""
+
+    reason: ClassVar[str]
+
+    def __init__(self, message: str, *, field: str = "", value: object = "", remedy: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.field = field
+        self.value = str(value)
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        where = f"{self.field} = {self.value}: " if self.field else ""
+        return f"{where}{self.message}" + (f" ({self.remedy})" if self.remedy else "")
+
+
+class FieldInvalid(KVStoreError):
+    reason = "FIELD_INVALID"
+
+
+class EngineExpired(KVStoreError):
+    reason = "ENGINE_EXPIRED"
+
+
+class SequenceUnknown(KVStoreError):
+    reason = "SEQUENCE_UNKNOWN"
+
+
+class StepGap(KVStoreError):
+    reason = "STEP_GAP"
+
+
+class StepChanged(KVStoreError):
+    reason = "STEP_CHANGED"
+
+
+class StepMixed(KVStoreError):
+    reason = "STEP_MIXED"
+
+
+class TenantRefused(KVStoreError):
+    reason = "TENANT"
+
+
+class LayoutMismatch(KVStoreError):
+    reason = "LAYOUT_MISMATCH"
+
+
+class TooManyEngines(KVStoreError):
+    reason = "TOO_MANY_ENGINES"
+
+
+class PoolQuarantined(KVStoreError):
+    reason = "POOL_QUARANTINED"
+
+
+class PoolUnavailable(KVStoreError):
+    reason = "POOL_UNAVAILABLE"
+
+
+class ConfigInvalid(KVStoreError):
+    reason = "CONFIG_INVALID"
+
+
+class DiskInvalid(KVStoreError):
+    reason = "DISK_INVALID"
+
+
+class CheckFailed(Exception):
+    """An invariant of the store does not hold. Not an error of any caller."""
+
+
+def check(condition: object, message: str) -> None:
+    """Raises `CheckFailed` unless `condition` holds; unlike `assert`, also under `python -O`."""
+    if not condition:
+        raise CheckFailed(message)

@@ -1,0 +1,173 @@
+"""What must be true of a store between any two events, derived again from the ground up.
+
+For tests, the simulator and the replayer: it looks at everything and takes its time. Each
+rule raises `CheckFailed` with the first thing that is wrong.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+
+import numpy as np
+
+from kvstore.core.blocks import NO_FRAME, NO_ROW
+from kvstore.core.engines import Engine, Release
+from kvstore.core.errors import check
+from kvstore.core.sequences import Sequence
+from kvstore.core.store import Store
+from kvstore.core.types import BlockKey, BlockRow, DomainId, SequenceState, Tier
+
+__all__ = ["check_invariants"]
+
+
+def check_invariants(store: Store) -> None:
+    _check_frames(store)
+    _check_references(store)
+    _check_pins(store)
+    _check_index(store)
+    _check_copies(store)
+    _check_sequences(store)
+    _check_eviction_order(store)
+
+
+def _engines(store: Store) -> list[Engine]:
+    return list(store.membership.engines.values())
+
+
+def _sequences(store: Store) -> list[Sequence]:
+    return [sequence for engine in _engines(store) for sequence in engine.sequences.values()]
+
+
+def _check_frames(store: Store) -> None:
+    """Every frame is free or owned by one block, and that block knows."""
+    blocks = store.memory.blocks
+    for tier, pool in zip(Tier, store.memory.pools, strict=True):
+        owned = np.flatnonzero(pool.row != NO_ROW)
+        check(owned.size + pool.free_count == pool.frame_count, f"{tier.name}: frames were lost")
+        check((blocks.frame[tier, pool.row[owned]] == owned).all(), f"{tier.name}: owner and frame differ")
+        count = int((blocks.frame[tier] != NO_FRAME).sum())
+        check(count == owned.size, f"{tier.name}: a block has a frame it does not own")
+        check(not (blocks.valid[tier] & (blocks.frame[tier] == NO_FRAME)).any(), "valid without a frame")
+    nowhere = (blocks.frame == NO_FRAME).all(axis=0)
+    check(not (blocks.taken & nowhere).any(), "a block without a frame was not given back")
+    check(not (~blocks.taken & ~nowhere).any(), "a free block has a frame")
+    check(int(blocks.taken.sum()) + blocks.free_count == blocks.capacity, "block rows were lost")
+
+
+def _check_references(store: Store) -> None:
+    """References are those of sequences, fences and quarantines, and no others."""
+    live: Counter[int] = Counter()
+    limbo: Counter[int] = Counter()
+    claims: Counter[int] = Counter()
+    for sequence in _sequences(store):
+        claims.update(sequence.claimed)
+        leaving = sequence.state is SequenceState.SWAPPING_OUT or sequence.cancelled
+        if sequence.state is not SequenceState.SWAPPED:
+            (limbo if leaving else live).update(sequence.rows)
+    for engine in _engines(store):
+        for fences, counter in ((engine.fences, limbo), (engine.quarantine, live)):
+            for fence in fences:
+                if isinstance(fence, Release):
+                    counter.update(fence.rows.tolist())
+    blocks = store.memory.blocks
+    for name, table, counted in (
+        ("live", blocks.live, live),
+        ("limbo", blocks.limbo, limbo),
+        ("claims", blocks.claims, claims),
+    ):
+        check(dict(counted) == _nonzero(table), f"{name} references are not those that exist")
+
+
+def _check_pins(store: Store) -> None:
+    blocks = store.memory.blocks
+    pins: dict[Tier, Counter[int]] = {tier: Counter() for tier in Tier}
+    for link, rows in store.links.under_way.values():
+        for tier in link:
+            pins[tier].update(rows.tolist())
+    for tier in Tier:
+        check(dict(pins[tier]) == _nonzero(blocks.pins[tier]), f"{tier.name}: pins without a transfer")
+
+
+def _check_index(store: Store) -> None:
+    """Parents are indexed, children are counted, and each key leads to its block."""
+    blocks = store.memory.blocks
+    indexed = np.flatnonzero(blocks.indexed)
+    known = dict(store.memory.prefix.entries())
+    check(len(known) == indexed.size, "index and block table differ")
+    for row in indexed.tolist():
+        entry = (DomainId(int(blocks.domain[row])), BlockKey(blocks.key[row]))
+        check(known.get(entry) == row, "a key leads elsewhere")
+    parents = blocks.parent[indexed]
+    check(blocks.indexed[parents[parents != NO_ROW]].all(), "a parent is not indexed")
+    _check_children(blocks.children, parents)
+    for tier in Tier:
+        there = blocks.frame[tier, indexed] != NO_FRAME
+        _check_children(blocks.children_in[tier], parents[there])
+
+
+def _check_children(table: np.ndarray, parents: np.ndarray) -> None:
+    counted = Counter(parents[parents != NO_ROW].tolist())
+    check(dict(counted) == _nonzero(table), "children are counted wrong")
+
+
+def _check_copies(store: Store) -> None:
+    blocks = store.memory.blocks
+    indexed = np.flatnonzero(blocks.indexed)
+    check(blocks.valid[:, indexed].any(axis=0).all(), "an indexed block has no valid copy")
+    on_disk = np.flatnonzero(blocks.valid[Tier.DISK] & blocks.indexed)
+    parents = blocks.parent[on_disk]
+    check(blocks.valid[Tier.DISK, parents[parents != NO_ROW]].all(), "the disk is not prefix-closed")
+    unpinned = (blocks.frame != NO_FRAME) & ~blocks.valid & (blocks.pins == 0)
+    check(not unpinned[Tier.DISK].any(), "a disk frame waits to be filled by nobody")
+    check((blocks.claims[unpinned[Tier.CPU]] > 0).all(), "a CPU frame waits to be filled by nobody")
+    used = (blocks.live > 0) | (blocks.limbo > 0)
+    check(used[unpinned[Tier.GPU]].all(), "a GPU frame waits to be filled by nobody")
+    private = blocks.taken & ~blocks.indexed & ~used & (blocks.claims == 0) & (blocks.pins == 0).all(axis=0)
+    check(not private.any(), "a private block is kept for nobody")
+
+
+def _check_sequences(store: Store) -> None:
+    blocks = store.memory.blocks
+    waiting = store.swaps.waiting_rows()
+    for sequence in _sequences(store):
+        rows = np.array(sequence.rows, np.int32)
+        check(np.unique(rows).size == rows.size, "a table names a block twice")
+        check(
+            sequence.waits == len(waiting.get(sequence, ())), "a sequence waits for other rows than it says"
+        )
+        match sequence.state:
+            case SequenceState.RESIDENT:
+                check(blocks.valid[Tier.GPU, rows].all(), "a resident block is not on the GPU")
+                check(not sequence.waits, "a resident sequence waits")
+            case SequenceState.SWAPPED:
+                below = blocks.valid[Tier.CPU, rows] | blocks.valid[Tier.DISK, rows]
+                check(below.all(), "a swapped block has no copy below")
+            case SequenceState.DROPPED:
+                check(not rows.size and not sequence.claimed, "a dropped sequence holds blocks")
+            case SequenceState.SWAPPING_IN:
+                check(bool(sequence.waits), "a sequence comes in and waits for nothing")
+                check((blocks.frame[Tier.GPU, rows] != NO_FRAME).all(), "a block comes in without a frame")
+            case SequenceState.SWAPPING_OUT:
+                check(bool(sequence.waits) or not sequence.begun, "a sequence leaves and waits for nothing")
+    check(not (waiting.keys() - set(_sequences(store))), "a sequence that is gone waits")
+
+
+def _check_eviction_order(store: Store) -> None:
+    """The policy knows every cached block, so none is lost to eviction."""
+    blocks, policy = store.memory.blocks, store.memory.eviction
+    for tier in Tier:
+        cached = blocks.indexed & blocks.valid[tier]
+        if tier is Tier.GPU:
+            cached &= (blocks.live == 0) & (blocks.limbo == 0)
+        ordered = policy.victims(tier, blocks.capacity, _all)
+        check(
+            sorted(ordered) == np.flatnonzero(cached).tolist(), f"{tier.name}: cached blocks are not in order"
+        )
+
+
+def _all(rows: Iterable[BlockRow]) -> list[BlockRow]:
+    return list(rows)
+
+
+def _nonzero(table: np.ndarray) -> dict[int, int]:
+    rows = np.flatnonzero(table)
+    return dict(zip(rows.tolist(), table[rows].tolist(), strict=True))

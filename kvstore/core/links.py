@@ -1,0 +1,229 @@
+"""Links between neighbouring tiers: what waits to be moved, and what is on its way.
+
+A queue holds rows, not promises: what is to be done for a row is read off its replicas when
+its turn comes, and a row that needs nothing any more (freed, evicted, moved by another) is
+passed over. So nothing has to be taken out of a queue. What an engine asked for goes before
+what the store does in the background; each link has few transfers under way, of bounded size.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvstore.core.blocks import NO_FRAME, NO_ROW, Rows
+from kvstore.core.config import StoreConfig
+from kvstore.core.effects import Transfer
+from kvstore.core.errors import check
+from kvstore.core.memory import Memory
+from kvstore.core.types import Tier, TransferId
+
+__all__ = ["COPY", "LINKS", "LOAD", "READ", "WRITE", "Link", "Links", "Moved"]
+
+Link = tuple[Tier, Tier]
+COPY: Link = (Tier.GPU, Tier.CPU)
+LOAD: Link = (Tier.CPU, Tier.GPU)
+READ: Link = (Tier.DISK, Tier.CPU)
+WRITE: Link = (Tier.CPU, Tier.DISK)
+LINKS = (LOAD, READ, COPY, WRITE)
+# Ways up first: a waiting engine's load is not held up by room that a way down takes. LOAD passes
+# on to READ what the CPU tier does not have, and READ back to LOAD what it has meanwhile.
+ORDER = (LOAD, READ, LOAD, COPY, WRITE)
+
+
+@dataclass(slots=True)
+class _Queue:
+    """Rows that wait for a link, and the transfers that it has under way."""
+
+    asked: deque[int]
+    background: deque[int]
+    under_way: int = 0
+
+    def take(self, count: int) -> list[int]:
+        """The next rows, each once."""
+        rows: dict[int, None] = {}
+        for queue in (self.asked, self.background):
+            while queue and len(rows) < count:
+                rows[queue.popleft()] = None
+        return list(rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """A transfer that has ended: which of its blocks are good in the target tier now."""
+
+    link: Link
+    good: Rows
+    bad: Rows
+
+
+class Links:
+    """All queues, and the transfers under way by id."""
+
+    def __init__(self, config: StoreConfig, memory: Memory) -> None:
+        self._config = config
+        self._memory = memory
+        self._queues = {link: _Queue(deque(), deque()) for link in LINKS}
+        self._under_way: dict[TransferId, tuple[Link, Rows]] = {}
+        self._last_id = 0
+        self.blocks_moved_in = [0 for _ in Tier]
+        self.blocks_failed = [0 for _ in Tier]
+
+    def ask(self, link: Link, rows: Iterable[int]) -> None:
+        """An engine waits for these blocks."""
+        self._queues[link].asked.extend(rows)
+
+    def ask_in_background(self, link: Link, rows: Iterable[int]) -> None:
+        """These blocks are to be copied down when the link has nothing better to do.
+
+        A hint: what does not fit into a queue of one tier's length is let go.
+        """
+        queue = self._queues[link].background
+        room = self._memory.blocks.capacity - len(queue)
+        for row, _ in zip(rows, range(room), strict=False):
+            queue.append(row)
+
+    @property
+    def under_way(self) -> dict[TransferId, tuple[Link, Rows]]:
+        return self._under_way
+
+    # ------------------------------------------------------------------------ starting
+
+    def start(self) -> list[Transfer]:
+        """Starts what the links have room for."""
+        started: list[Transfer] = []
+        for link in ORDER:
+            queue = self._queues[link]
+            # Writes go one at a time: a block is written with or after its parent.
+            most = 1 if link == WRITE else self._config.transfers_per_link_max
+            while queue.under_way < most and (queue.asked or queue.background):
+                rows = self._next(link, queue)
+                if rows is None:
+                    break
+                if rows.size:
+                    started.append(self._begin(link, rows))
+        return started
+
+    def _next(self, link: Link, queue: _Queue) -> Rows | None:
+        """Rows of the link's next transfer, their target frames taken. None: no room just now."""
+        rows = np.array(queue.take(self._config.transfer_blocks_max), np.int32)
+        if link == LOAD:
+            return self._next_load(rows)
+        if link == READ:
+            return self._next_read(rows, queue)
+        if link == COPY:
+            return self._next_copy(rows)
+        return self._next_write(rows)
+
+    def _next_load(self, rows: Rows) -> Rows:
+        rows = rows[self._wanted(rows)]
+        at_hand = self._memory.blocks.valid[Tier.CPU, rows]
+        self.ask(READ, rows[~at_hand].tolist())
+        ready: Rows = rows[at_hand]
+        return ready
+
+    def _next_read(self, rows: Rows, queue: _Queue) -> Rows | None:
+        """Reads pass through the CPU tier, and may use the frames kept for that passage."""
+        blocks = self._memory.blocks
+        rows = rows[self._wanted(rows)]
+        self.ask(LOAD, rows[blocks.valid[Tier.CPU, rows]].tolist())
+        rows = rows[(blocks.frame[Tier.CPU, rows] == NO_FRAME) & blocks.valid[Tier.DISK, rows]]
+        fitting = self._take_frames(Tier.CPU, rows)
+        queue.asked.extendleft(reversed(rows[fitting.size :].tolist()))
+        return None if rows.size and not fitting.size else fitting
+
+    def _wanted(self, rows: Rows) -> NDArray[np.bool_]:
+        """Whether a GPU frame waits to be filled and no transfer fills it yet."""
+        blocks = self._memory.blocks
+        unfilled = (blocks.frame[Tier.GPU, rows] != NO_FRAME) & ~blocks.valid[Tier.GPU, rows]
+        wanted: NDArray[np.bool_] = unfilled & (blocks.pins[Tier.GPU, rows] == 0)
+        return wanted
+
+    def _next_copy(self, rows: Rows) -> Rows:
+        """Swapped sequences have their CPU frames already; cached blocks get theirs if there is room."""
+        blocks = self._memory.blocks
+        rows = rows[blocks.valid[Tier.GPU, rows]]
+        taken = blocks.frame[Tier.CPU, rows] != NO_FRAME
+        begun = blocks.valid[Tier.CPU, rows] | (blocks.pins[Tier.CPU, rows] > 0)
+        swapped = rows[taken & ~begun]
+        cached = rows[~taken & blocks.indexed[rows]]
+        cached = cached[self._parent_is(blocks.frame[Tier.CPU] != NO_FRAME, cached)]
+        cached = self._take_frames(Tier.CPU, cached, self._config.cpu_frames_reserved)
+        return np.concatenate([swapped, cached])
+
+    def _next_write(self, rows: Rows) -> Rows:
+        blocks = self._memory.blocks
+        rows = rows[blocks.valid[Tier.CPU, rows] & (blocks.frame[Tier.DISK, rows] == NO_FRAME)]
+        rows = rows[blocks.indexed[rows]]
+        rows = rows[np.argsort(blocks.depth[rows], kind="stable")]
+        rows = rows[self._parent_is(blocks.valid[Tier.DISK], rows)]
+        # A block is not written at the cost of the one that it hangs on.
+        parents = blocks.parent[rows]
+        parents = np.unique(parents[parents != NO_ROW])
+        blocks.pins[Tier.DISK, parents] += 1
+        rows = self._take_frames(Tier.DISK, rows)
+        blocks.pins[Tier.DISK, parents] -= 1
+        return rows
+
+    def _take_frames(self, tier: Tier, rows: Rows, spare: int = 0) -> Rows:
+        """Target frames for as many of the leading rows as there is room for, by halves."""
+        count = rows.size
+        while count and not self._memory.make_room(tier, count, spare):
+            count //= 2
+        self._memory.add_replicas(tier, rows[:count])
+        return rows[:count]
+
+    def _parent_is(self, there: NDArray[np.bool_], rows: Rows) -> NDArray[np.bool_]:
+        """Whether each block's parent is there, goes with it in the same transfer, or does not exist."""
+        good: list[bool] = []
+        together: set[int] = set()
+        parents = self._memory.blocks.parent[rows]
+        present = (there[parents] | (parents == NO_ROW)).tolist()
+        for row, parent, is_there in zip(rows.tolist(), parents.tolist(), present, strict=True):
+            good.append(is_there or parent in together)
+            if good[-1]:
+                together.add(row)
+        return np.array(good, np.bool_)
+
+    def _begin(self, link: Link, rows: Rows) -> Transfer:
+        source, target = link
+        blocks = self._memory.blocks
+        blocks.pins[source, rows] += 1
+        blocks.pins[target, rows] += 1
+        self._last_id += 1
+        transfer = TransferId(self._last_id)
+        self._under_way[transfer] = (link, rows)
+        self._queues[link].under_way += 1
+        keyed = Tier.DISK in link
+        return Transfer(
+            id=transfer,
+            source=source,
+            target=target,
+            source_frames=tuple(blocks.frame[source, rows].tolist()),
+            target_frames=tuple(blocks.frame[target, rows].tolist()),
+            keys=tuple(self._memory.stored_key(row) for row in rows.tolist()) if keyed else (),
+        )
+
+    # -------------------------------------------------------------------------- ending
+
+    def end(self, transfer: TransferId, failed: tuple[int, ...]) -> Moved:
+        """The one end of a transfer: good copies become valid, frames of bad ones go back."""
+        check(transfer in self._under_way, f"transfer {transfer} ended twice, or never began")
+        (source, target), rows = self._under_way.pop(transfer)
+        self._queues[source, target].under_way -= 1
+        blocks = self._memory.blocks
+        blocks.pins[source, rows] -= 1
+        blocks.pins[target, rows] -= 1
+        is_good = np.ones(rows.size, np.bool_)
+        is_good[list(failed)] = False
+        good, bad = rows[is_good], rows[~is_good]
+        blocks.valid[target, good] = True
+        self.blocks_moved_in[target] += good.size
+        self.blocks_failed[target] += bad.size
+        # A GPU frame that could not be filled belongs to its sequences: they decide (swaps.py).
+        if target is not Tier.GPU:
+            self._memory.drop_replicas(target, bad)
+            self._memory.eviction.touch(target, good[blocks.indexed[good]][::-1].tolist())
+        return Moved((source, target), good, bad)

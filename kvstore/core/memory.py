@@ -1,0 +1,202 @@
+"""Replicas of blocks: taking frames, giving them back, and what may go when room is short.
+
+The rules that hold here:
+ * A frame that an engine may still read or write (`Blocks.in_use`) or that a transfer pins
+   does not move or go.
+ * The last copy of a block goes only when nobody refers to the block and nothing hangs on it.
+ * A swapped sequence's claim is held by a copy in the CPU or disk tier.
+ * A block leaves a tier only after its children have left that tier.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from kvstore.core.blocks import NO_FRAME, NO_ROW, Blocks, Rows
+from kvstore.core.config import StoreConfig
+from kvstore.core.errors import check
+from kvstore.core.pool import FramePool
+from kvstore.core.ports import EvictionPolicy
+from kvstore.core.prefix import PrefixIndex, domain_parts
+from kvstore.core.types import BlockKey, BlockRow, DomainId, StoredKey, Tier, WriterId
+
+__all__ = ["Memory"]
+
+
+class Memory:
+    """The block table, the pools of all tiers and the prefix index, kept in step."""
+
+    def __init__(self, config: StoreConfig, eviction: EvictionPolicy) -> None:
+        sizes = (config.gpu_frames, config.cpu_frames, config.disk_frames)
+        self.blocks = Blocks(sum(sizes))
+        self.pools = tuple(FramePool(size) for size in sizes)
+        self.prefix = PrefixIndex(self.blocks)
+        self.eviction = eviction
+        self.blocks_evicted = [0 for _ in Tier]
+        # Blocks that have left the disk tier, to be told to the disk with the next effects.
+        self.deleted: list[StoredKey] = []
+
+    # ------------------------------------------------------------------ taking frames
+
+    def grant(self, held: Rows, fresh: int, spare: int = 0) -> Rows | None:
+        """Holds the blocks `held` on the GPU and gives `fresh` new ones, all or nothing.
+
+        Held blocks without a GPU frame get one, to be filled. `spare` more frames must be left
+        over for those who stand ahead in the queue. Returns the new blocks, or None.
+        """
+        blocks = self.blocks
+        blocks.hold(held)
+        lacking = np.unique(held[blocks.frame[Tier.GPU, held] == NO_FRAME])
+        if not self.make_room(Tier.GPU, lacking.size + fresh, spare):
+            blocks.release(held)
+            return None
+        self.eviction.forget(Tier.GPU, held.tolist())
+        self.add_replicas(Tier.GPU, lacking)
+        new = blocks.take_rows(fresh)
+        self.add_replicas(Tier.GPU, new)
+        blocks.valid[Tier.GPU, new] = True
+        blocks.hold(new)
+        return new
+
+    def make_room(self, tier: Tier, count: int, spare: int = 0) -> bool:
+        """Sees to `count` free frames, with `spare` more that are free or could be. All or nothing."""
+        free = self.pools[tier].free_count
+        if free >= count + spare:
+            return True
+        wanted = count + spare - free
+        victims = self.eviction.victims(tier, wanted, lambda rows: self.removable(tier, rows))
+        if len(victims) < wanted:
+            return False
+        if count > free:
+            self.evict(tier, np.array(victims[: count - free], np.int32))
+        return True
+
+    def add_replicas(self, tier: Tier, rows: Rows) -> None:
+        """Gives each block a frame in the tier, still to be filled. There is room."""
+        blocks = self.blocks
+        blocks.frame[tier, rows] = self.pools[tier].take(rows)
+        self.prefix.count_children(tier, rows[blocks.indexed[rows]], 1)
+
+    def drop_replicas(self, tier: Tier, rows: Rows) -> None:
+        """Gives the frames of these blocks in the tier back."""
+        blocks = self.blocks
+        check(not blocks.pins[tier, rows].any(), "a pinned frame was given back")
+        if tier is Tier.DISK:
+            self.deleted += [self.stored_key(row) for row in rows[blocks.valid[tier, rows]].tolist()]
+        self.pools[tier].give(blocks.frame[tier, rows])
+        blocks.frame[tier, rows] = NO_FRAME
+        blocks.valid[tier, rows] = False
+        self.prefix.count_children(tier, rows[blocks.indexed[rows]], -1)
+        self.eviction.forget(tier, rows.tolist())
+
+    # ----------------------------------------------------------------- giving them back
+
+    def collect(self, rows: Rows) -> None:
+        """Draws the consequences for blocks whose references or pins have changed.
+
+        What no sequence refers to stays as cache if it is indexed, and goes if it is not.
+        """
+        blocks = self.blocks
+        rows = np.unique(rows[blocks.taken[rows]])
+        used, claimed, indexed = blocks.in_use(rows), blocks.claims[rows] > 0, blocks.indexed[rows]
+        idle = (blocks.frame[Tier.GPU, rows] != NO_FRAME) & (blocks.pins[Tier.GPU, rows] == 0) & ~used
+        below = blocks.valid[Tier.CPU, rows] | blocks.valid[Tier.DISK, rows]
+        unfilled = ~blocks.valid[Tier.GPU, rows]
+        self.drop_replicas(Tier.GPU, rows[idle & (unfilled | (~indexed & (~claimed | below)))])
+        for tier in (Tier.CPU, Tier.DISK):
+            idle = (blocks.frame[tier, rows] != NO_FRAME) & (blocks.pins[tier, rows] == 0)
+            useless = ~indexed | ~blocks.valid[tier, rows]
+            self.drop_replicas(tier, rows[idle & useless & ~claimed])
+        self._touch(rows[indexed & ~used])
+        nowhere = (blocks.frame[:, rows] == NO_FRAME).all(axis=0) & ~used & ~claimed
+        check(not blocks.indexed[rows[nowhere]].any(), "an indexed block has no copy left")
+        blocks.give_rows(rows[nowhere])
+
+    def _touch(self, rows: Rows) -> None:
+        """Released blocks were used just now: tails first, so that a child goes before its parent."""
+        rows = rows[np.argsort(-self.blocks.depth[rows], kind="stable")]
+        for tier in Tier:
+            self.eviction.touch(tier, rows[self.blocks.valid[tier, rows]].tolist())
+
+    def evict(self, tier: Tier, rows: Rows) -> None:
+        """Takes cached blocks out of a tier. Where it was the last copy, the block is forgotten."""
+        self.blocks_evicted[tier] += rows.size
+        last = rows[self.blocks.valid[:, rows].sum(axis=0) == 1]
+        self.prefix.remove(last)
+        self.drop_replicas(tier, rows)
+        self.collect(last)
+
+    def forget(self, rows: Rows) -> Rows:
+        """Takes blocks out of the index, with all that hang on them; copies go unless in use."""
+        doomed = self.prefix.with_descendants(rows)
+        self.prefix.remove(doomed)
+        for tier in Tier:
+            self.eviction.forget(tier, doomed.tolist())
+        self.collect(doomed)
+        return doomed
+
+    def discard(self, rows: Rows) -> None:
+        """Takes out of every tier what of these indexed blocks nobody uses, tails first."""
+        rows = rows[np.argsort(-self.blocks.depth[rows], kind="stable")]
+        for tier in Tier:
+            self.evict(tier, np.array(self.removable(tier, rows[self.blocks.indexed[rows]]), np.int32))
+
+    # ------------------------------------------------------------------------ questions
+
+    def removable(self, tier: Tier, candidates: "Sequence[BlockRow] | Rows") -> list[BlockRow]:
+        """Of the candidates, in their order, those that may leave the tier one after the other."""
+        blocks = self.blocks
+        rows = np.array(candidates, np.int32)
+        may_go, last = self._may_go(tier, rows)
+        left_in = blocks.children_in[tier, rows].tolist()
+        left = blocks.children[rows].tolist()
+        gone_in: dict[int, int] = {}
+        gone: dict[int, int] = {}
+        chosen: list[BlockRow] = []
+        facts = zip(rows.tolist(), may_go.tolist(), last.tolist(), blocks.parent[rows].tolist(), strict=True)
+        for i, (row, goes, is_last, parent) in enumerate(facts):
+            if not goes or left_in[i] > gone_in.get(row, 0):
+                continue
+            if is_last and left[i] > gone.get(row, 0):
+                continue
+            chosen.append(row)
+            gone_in[parent] = gone_in.get(parent, 0) + 1
+            if is_last:
+                gone[parent] = gone.get(parent, 0) + 1
+        return chosen
+
+    def _may_go(self, tier: Tier, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
+        """Whether each block could leave the tier, its children aside; and if that ends it."""
+        blocks = self.blocks
+        used, claimed = blocks.in_use(rows), blocks.claims[rows] > 0
+        valid = blocks.valid[:, rows]
+        may_go = valid[tier] & (blocks.pins[tier, rows] == 0)
+        if tier is Tier.GPU:
+            kept = valid[Tier.CPU] | valid[Tier.DISK]
+            may_go &= ~used
+        elif tier is Tier.CPU:
+            kept = valid[Tier.DISK] | (valid[Tier.GPU] & ~claimed)
+            loading = (blocks.frame[Tier.GPU, rows] != NO_FRAME) & ~valid[Tier.GPU]
+            may_go &= ~loading
+        else:
+            kept = (valid[Tier.CPU] | valid[Tier.GPU]) & ~claimed
+        may_go &= kept | (~claimed & ~used)
+        return may_go, ~kept
+
+    def best_tier(self, rows: Rows) -> Rows:
+        """The uppermost tier in which each block is valid. Each is in one, if it is indexed."""
+        best: Rows = self.blocks.valid[:, rows].argmax(axis=0).astype(np.int32)
+        return best
+
+    def stored_key(self, row: int) -> StoredKey:
+        """The block as the disk names it."""
+        blocks = self.blocks
+        namespace, tenant = domain_parts(DomainId(int(blocks.domain[row])))
+        parent = int(blocks.parent[row])
+        return StoredKey(
+            namespace=namespace,
+            tenant=tenant,
+            key=BlockKey(blocks.key[row]),
+            parent=BlockKey(b"" if parent == NO_ROW else blocks.key[parent]),
+            writer=WriterId(int(blocks.writer[row])),
+        )

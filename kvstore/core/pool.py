@@ -1,0 +1,42 @@
+"""The frames of one tier: which are free, and whose each of the others is."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvstore.core.blocks import NO_ROW, Rows
+from kvstore.core.errors import check
+
+__all__ = ["FramePool", "Frames"]
+
+Frames = NDArray[np.int32]
+
+
+class FramePool:
+    """A fixed number of equal frames. Which frame is handed out means nothing to anybody."""
+
+    def __init__(self, frame_count: int) -> None:
+        self.frame_count = frame_count
+        self._free = np.arange(frame_count - 1, -1, -1, dtype=np.int32)
+        self.free_count = frame_count
+        # The block that owns each frame, or NO_ROW.
+        self.row = np.full(frame_count, NO_ROW, np.int32)
+
+    def take(self, rows: Rows) -> Frames:
+        """A free frame for each row. The caller has made sure that there are enough."""
+        check(rows.size <= self.free_count, f"pool: {rows.size} wanted, {self.free_count} free")
+        self.free_count -= rows.size
+        frames = self._free[self.free_count : self.free_count + rows.size].copy()
+        self.row[frames] = rows
+        return frames
+
+    def give(self, frames: Frames) -> None:
+        """Takes frames back. Each must be owned: a second return is a bug, not a second free frame."""
+        check(bool((self.row[frames] != NO_ROW).all()), "pool: a frame was given back twice")
+        self.row[frames] = NO_ROW
+        self._free[self.free_count : self.free_count + frames.size] = frames
+        self.free_count += frames.size
+
+    def owned(self) -> Rows:
+        """The rows that own a frame."""
+        rows: Rows = self.row[self.row != NO_ROW]
+        return rows

@@ -1,0 +1,121 @@
+"""Sequences: token streams with block tables, and the moves between their states.
+
+The table `MOVES` is all there is to know about states; ARCHITECTURE.md draws it. What an
+engine does with a sequence (running, waiting, parked) is a separate fact, its activity.
+"""
+
+from array import array
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from kvstore.core.errors import check
+from kvstore.core.types import Activity, BlockKey, DomainId, EngineId, SequenceId, SequenceState, StepNumber
+
+__all__ = ["MOVES", "Move", "Sequence"]
+
+
+class Move(Enum):
+    GRANTED = auto()  # frames are taken and every block is in them
+    GRANTED_LOADING = auto()  # frames are taken; blocks are on their way
+    OUT = auto()  # asked to leave the GPU, copies first
+    DROP = auto()  # the claim is given up
+    LOADED = auto()  # the last block has come, or its loss is made good
+    LOST = auto()  # a load failed and there was no frame to compute into
+    COPIED = auto()  # the last copy down has ended well
+    COPY_FAILED = auto()
+    CANCEL = auto()  # back in before a byte had moved
+    CANCEL_LATE = auto()  # back in, but a copy still runs
+
+
+_RESIDENT, _OUT, _SWAPPED, _IN, _DROPPED = SequenceState
+
+MOVES: dict[tuple[SequenceState, Move], SequenceState] = {
+    (_DROPPED, Move.GRANTED): _RESIDENT,
+    (_DROPPED, Move.GRANTED_LOADING): _IN,
+    (_SWAPPED, Move.GRANTED): _RESIDENT,
+    (_SWAPPED, Move.GRANTED_LOADING): _IN,
+    (_IN, Move.LOADED): _RESIDENT,
+    (_IN, Move.LOST): _DROPPED,
+    (_RESIDENT, Move.OUT): _OUT,
+    (_RESIDENT, Move.DROP): _DROPPED,
+    (_OUT, Move.COPIED): _SWAPPED,
+    (_OUT, Move.COPY_FAILED): _DROPPED,
+    (_OUT, Move.CANCEL): _RESIDENT,
+    (_OUT, Move.CANCEL_LATE): _IN,
+}
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """One token stream. Compared by identity: an id may be freed and mean another one later."""
+
+    engine: EngineId
+    id: SequenceId
+    domain: DomainId
+    session: str
+    turn: int
+    priority: int
+    # The session, or this sequence alone: whose blocks these are (see Blocks.owner).
+    owner: int
+    # Keys of the leading full blocks: those asked for at first, then those committed.
+    keys: list[BlockKey]
+    token_count: int
+    state: SequenceState = SequenceState.DROPPED
+    activity: Activity = Activity.RUNNING
+    # The engine's guess of how long it will not run; below zero: unknown.
+    resume_delay_seconds: float = -1.0
+    # Block rows in token order; empty while DROPPED. Never shortened or replaced in place:
+    # fences of earlier commits hold on to the same array.
+    rows: "array[int]" = field(default_factory=lambda: array("i"))
+    # Leading blocks that were found in the index or committed.
+    committed: int = 0
+    # Tokens of the cached prefix it began with, by the tier in which they were found.
+    found_tokens: tuple[int, int, int] = (0, 0, 0)
+    # Leading tokens whose KV is written, as last told; what a swap keeps.
+    filled_tokens: int = 0
+    # The fence of its last commit: what is not published yet does not leave.
+    commit_fence: StepNumber = StepNumber(0)
+    # Whether the part-filled last block may have other sharers.
+    forked: bool = False
+    # The step whose completion ends this sequence's last GPU work, once it is not running.
+    quiet_step: StepNumber = StepNumber(0)
+    # Blocks whose move this sequence still waits for, and the first of them that failed.
+    waits: int = 0
+    first_failed: int | None = None
+    # Rows that a swap keeps in the CPU or disk tier for this sequence (Blocks.claims).
+    claimed: "array[int]" = field(default_factory=lambda: array("i"))
+    # Leading blocks of `rows` whose content a swap-in brings; behind them there is only room.
+    held_blocks: int = 0
+    # SWAPPING_OUT: the step after which copies may begin, and whether they have. SWAPPING_IN:
+    # whether it is a swap-out that was cancelled while a copy ran.
+    out_fence: StepNumber = StepNumber(0)
+    begun: bool = False
+    cancelled: bool = False
+    # The engine has freed it, or is gone. What is still under way ends without it.
+    freed: bool = False
+
+    def move(self, move: Move) -> None:
+        check((self.state, move) in MOVES, f"{move.name} of a sequence that is {self.state.name}")
+        self.state = MOVES[self.state, move]
+
+    def fork(self, child: SequenceId, block_tokens: int) -> "Sequence":
+        """A sequence with the same blocks. A part-filled last one is shared until either Allocates."""
+        self.forked = self.token_count % block_tokens != 0
+        return Sequence(
+            engine=self.engine,
+            id=child,
+            domain=self.domain,
+            session=self.session,
+            turn=self.turn,
+            priority=self.priority,
+            owner=self.owner,
+            keys=self.keys[:],
+            token_count=self.token_count,
+            state=self.state,
+            rows=self.rows[:],
+            committed=self.committed,
+            held_blocks=self.held_blocks,
+            found_tokens=self.found_tokens,
+            filled_tokens=self.filled_tokens,
+            forked=self.forked,
+        )

@@ -1,0 +1,95 @@
+"""What takes effect when an engine's work has completed: commits become visible, references
+end, copies may begin. One pass over all fences that the completed step has passed.
+"""
+
+import hashlib
+
+import numpy as np
+
+from kvstore.core.blocks import NO_FRAME, Rows
+from kvstore.core.config import StoreConfig
+from kvstore.core.engines import Engine, Fence, Publish, Release, SessionEnd, SwapOut
+from kvstore.core.links import COPY, WRITE, Links
+from kvstore.core.memory import Memory
+from kvstore.core.swaps import Swaps
+from kvstore.core.types import DomainId, Retention, Tier
+
+__all__ = ["Settling", "session_owner"]
+
+
+def session_owner(domain: DomainId, session: str) -> int:
+    """A number for a session, the same on every run. Lone sequences have negative ones."""
+    digest = hashlib.sha256(domain.to_bytes(8, "little") + session.encode()).digest()
+    return int.from_bytes(digest[:8], "little") >> 1
+
+
+class Settling:
+    """Lets happen what an engine's steps have only announced."""
+
+    def __init__(self, config: StoreConfig, memory: Memory, links: Links, swaps: Swaps) -> None:
+        self._config = config
+        self._memory = memory
+        self._links = links
+        self._swaps = swaps
+
+    def settle(self, engine: Engine) -> None:
+        passed = engine.settled()
+        if not passed:
+            return
+        self._publish(engine, [fence for fence in passed if isinstance(fence, Publish)])
+        for fence in passed:
+            if isinstance(fence, SwapOut):
+                self._swaps.begin_out(fence.sequence, fence.fence)
+        self._release(passed)
+        for fence in passed:
+            if isinstance(fence, SessionEnd):
+                self._end_session(fence.owner)
+
+    def _publish(self, engine: Engine, publications: list[Publish]) -> None:
+        """Commits become visible. The first commit of a key wins; later ones stay private."""
+        blocks = self._memory.blocks
+        rows = self._memory.prefix.publish(publications)
+        for publication in publications:
+            pending = engine.pending[publication.domain]
+            for place in range(publication.first, publication.end):
+                if pending.get(publication.keys[place]) == publication.rows[place]:
+                    del pending[publication.keys[place]]
+        owners = {row: p.owner for p in publications for row in p.rows[p.first : p.end]}
+        blocks.owner[rows] = [owners.get(row, 0) for row in rows.tolist()]
+        blocks.writer[rows] = engine.writer
+        # A swapped sequence's blocks were its own below, too: from now on they may be evicted there.
+        for tier in (Tier.CPU, Tier.DISK):
+            self._memory.eviction.touch(tier, rows[blocks.valid[tier, rows]][::-1].tolist())
+
+    def _release(self, passed: list[Fence]) -> None:
+        releases = [fence for fence in passed if isinstance(fence, Release)]
+        if not releases:
+            return
+        rows = np.concatenate([release.rows for release in releases])
+        self._memory.blocks.leave_limbo(rows)
+        self._memory.collect(rows)
+        for retention in Retention:
+            kept = [release.rows for release in releases if release.retention is retention]
+            if kept:
+                self.retain(np.concatenate(kept), retention)
+
+    def retain(self, rows: Rows, retention: Retention) -> None:
+        """What becomes of the cached blocks among `rows`, heads first, that were just released."""
+        blocks = self._memory.blocks
+        rows = rows[blocks.indexed[rows]]
+        if retention is Retention.DISCARD:
+            self._memory.discard(np.unique(rows[~blocks.reused[rows]]))
+            return
+        if retention is Retention.SESSION and self._config.disk_frames:
+            blocks.to_disk[rows] = True
+            in_cpu = blocks.valid[Tier.CPU, rows] & (blocks.frame[Tier.DISK, rows] == NO_FRAME)
+            self._links.ask_in_background(WRITE, rows[in_cpu].tolist())
+        if self._config.cpu_frames:
+            # Copied down before they are evicted, so that eviction is a change of the table.
+            below = (blocks.frame[Tier.CPU, rows] != NO_FRAME) | blocks.valid[Tier.DISK, rows]
+            self._links.ask_in_background(COPY, rows[~below].tolist())
+
+    def _end_session(self, owner: int) -> None:
+        blocks = self._memory.blocks
+        mine = blocks.indexed & (blocks.owner == owner) & ~blocks.shared
+        self._memory.discard(np.flatnonzero(mine).astype(np.int32))

@@ -1,0 +1,271 @@
+"""The phases of a step, each over all of its operations of one kind.
+
+Commit, fork and free only write down what is to happen; `settle` lets happen what the
+completed step has passed; then room is made and frames are asked for. The order of the
+phases is the contract's (see `Step` in kvstore.proto); `checking.py` has made sure that
+nothing here refuses.
+"""
+
+from collections.abc import Sequence as Many
+from typing import TypeVar
+
+from kvstore.core.blocks import concat
+from kvstore.core.config import StoreConfig
+from kvstore.core.effects import (
+    CommitResult,
+    EndSessionResult,
+    ForkResult,
+    FrameCopy,
+    FreeResult,
+    Result,
+    UpdateActivityResult,
+)
+from kvstore.core.engines import Engine, Publish, SessionEnd
+from kvstore.core.events import Allocate, Commit, EndSession, Fork, Free, Operation, Swap, UpdateActivity
+from kvstore.core.freeing import Freeing
+from kvstore.core.granting import Asked, Copies, Granting
+from kvstore.core.leaving import Leaving
+from kvstore.core.memory import Memory
+from kvstore.core.prefix import domain_id
+from kvstore.core.sequences import Sequence
+from kvstore.core.settling import Settling, session_owner
+from kvstore.core.types import Activity, BlockRow, Direction, Outcome, SequenceState, StepNumber
+
+__all__ = ["Steps"]
+
+K = TypeVar("K", Allocate, Commit, EndSession, Fork, Free, Swap, UpdateActivity)
+A = TypeVar("A", Allocate, Swap | UpdateActivity)
+Asking = list[tuple[int, Swap | UpdateActivity]]
+
+
+class Steps:
+    """Applies checked operations. Each phase makes a fixed number of numpy calls."""
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        memory: Memory,
+        settling: Settling,
+        freeing: Freeing,
+        leaving: Leaving,
+        granting: Granting,
+    ) -> None:
+        self._config = config
+        self._memory = memory
+        self._settling = settling
+        self._freeing = freeing
+        self._leaving = leaving
+        self._granting = granting
+
+    def apply(
+        self,
+        engine: Engine,
+        step: StepNumber,
+        completed: StepNumber,
+        operations: Many[Operation],
+        time: float,
+    ) -> tuple[tuple[Result, ...], tuple[FrameCopy, ...], list[Sequence]]:
+        """Results in the order of the operations, copies for the engine, sequences that the
+        store has moved to make room."""
+        # What this step gives up, publishes or offers for copying is used by work up to the one before.
+        fence = StepNumber(step - 1)
+        results: dict[int, Result] = {}
+        copies = Copies()
+        self._commit(engine, _of_kind(Commit, operations), fence, results)
+        self._fork(engine, _of_kind(Fork, operations), results)
+        for index, operation in _of_kind(Free, operations):
+            self._freeing.free(engine, operation, fence)
+            results[index] = FreeResult()
+        engine.completed_step = completed
+        self._settling.settle(engine)
+        returning: Asking = []
+        returning += self._update_activity(engine, _of_kind(UpdateActivity, operations), fence, results)
+        self._end_sessions(engine, _of_kind(EndSession, operations), fence, results)
+        returning += self._swap_out(engine, _of_kind(Swap, operations), fence, time, results)
+        # Drops and session ends of this step may be past their fence already.
+        self._settling.settle(engine)
+        moved = self._allocate(engine, _of_kind(Allocate, operations), step, time, copies, results)
+        moved += self._swap_in(engine, returning, step, time, copies, results)
+        return tuple(results[i] for i in range(len(operations))), self._granting.frame_copies(copies), moved
+
+    # ------------------------------------------------------------- written down only
+
+    def _commit(
+        self, engine: Engine, commits: list[tuple[int, Commit]], fence: StepNumber, results: dict[int, Result]
+    ) -> None:
+        for index, operation in commits:
+            results[index] = CommitResult()
+            sequence = engine.sequences[operation.sequence]
+            first = sequence.committed
+            # Of a sequence that the store has moved meanwhile, what it kept can be committed.
+            end = min(operation.first_block + len(operation.block_keys), self._full_blocks(sequence))
+            if end <= first:
+                continue
+            sequence.keys[operation.first_block : end] = operation.block_keys[: end - operation.first_block]
+            sequence.committed = end
+            sequence.commit_fence = fence
+            pending = engine.pending.setdefault(sequence.domain, {})
+            for place in range(first, end):
+                pending.setdefault(sequence.keys[place], BlockRow(sequence.rows[place]))
+            engine.fences.append(
+                Publish(
+                    fence=fence,
+                    domain=sequence.domain,
+                    owner=sequence.owner,
+                    rows=sequence.rows,
+                    keys=sequence.keys,
+                    first=first,
+                    end=end,
+                )
+            )
+
+    def _full_blocks(self, sequence: Sequence) -> int:
+        if sequence.state in (SequenceState.SWAPPING_OUT, SequenceState.SWAPPED):
+            return sequence.filled_tokens // self._config.block_tokens
+        return len(sequence.rows)
+
+    def _fork(self, engine: Engine, forks: list[tuple[int, Fork]], results: dict[int, Result]) -> None:
+        children: list[Sequence] = []
+        for index, operation in forks:
+            parent = engine.sequences[operation.parent]
+            resident = parent.state is SequenceState.RESIDENT
+            results[index] = ForkResult(outcome=Outcome.OK if resident else Outcome.LATER)
+            if not resident:
+                continue
+            for child in operation.children:
+                if child not in engine.sequences:
+                    engine.sequences[child] = parent.fork(child, self._config.block_tokens)
+                    children.append(engine.sequences[child])
+        self._memory.blocks.hold(concat([child.rows for child in children]))
+
+    def _end_sessions(
+        self,
+        engine: Engine,
+        ends: list[tuple[int, EndSession]],
+        fence: StepNumber,
+        results: dict[int, Result],
+    ) -> None:
+        for index, operation in ends:
+            tenant = self._config.tenants[operation.tenant or self._config.default_tenant]
+            owner = session_owner(domain_id(engine.namespace, tenant), operation.session)
+            engine.fences.append(SessionEnd(fence=fence, owner=owner))
+            results[index] = EndSessionResult()
+
+    # ------------------------------------------------------------------ moving about
+
+    def _update_activity(
+        self,
+        engine: Engine,
+        updates: list[tuple[int, UpdateActivity]],
+        fence: StepNumber,
+        results: dict[int, Result],
+    ) -> list[tuple[int, UpdateActivity]]:
+        """Returns the updates that ask for a swap IN."""
+        returning: list[tuple[int, UpdateActivity]] = []
+        for index, operation in updates:
+            sequence = engine.sequences[operation.sequence]
+            sequence.activity = operation.activity
+            sequence.resume_delay_seconds = operation.resume_delay_seconds
+            resident = sequence.state is SequenceState.RESIDENT
+            if operation.activity is Activity.RUNNING:
+                self._leaving.idle.pop(sequence, None)
+                if not resident:
+                    returning.append((index, operation))
+            else:
+                sequence.quiet_step = fence
+                if resident:
+                    sequence.filled_tokens = engine.knows_filled(sequence, operation.filled_tokens)
+                    self._leaving.idle[sequence] = engine
+            results[index] = UpdateActivityResult(outcome=Outcome.OK, state=sequence.state)
+        return returning
+
+    def _swap_out(
+        self,
+        engine: Engine,
+        swaps: list[tuple[int, Swap]],
+        fence: StepNumber,
+        time: float,
+        results: dict[int, Result],
+    ) -> list[tuple[int, Swap]]:
+        """Returns the swaps IN, which come later."""
+        for index, operation in swaps:
+            if operation.direction is Direction.OUT:
+                results[index] = self._leaving.swap_out(engine, operation, fence, time)
+        return [each for each in swaps if each[1].direction is Direction.IN]
+
+    def _allocate(
+        self,
+        engine: Engine,
+        allocates: list[tuple[int, Allocate]],
+        step: StepNumber,
+        time: float,
+        copies: Copies,
+        results: dict[int, Result],
+    ) -> list[Sequence]:
+        moved: list[Sequence] = []
+        while allocates:
+            # Two operations on one sequence are asked one after the other.
+            now, allocates = _first_of_each(allocates)
+            asked = [self._granting.ask_allocate(engine, operation) for _, operation in now]
+            moved += self._grant(engine, asked, step, time, copies)
+            for (index, _), result in zip(now, self._granting.answer_allocate(asked), strict=True):
+                results[index] = result
+        return moved
+
+    def _swap_in(
+        self,
+        engine: Engine,
+        returning: Asking,
+        step: StepNumber,
+        time: float,
+        copies: Copies,
+        results: dict[int, Result],
+    ) -> list[Sequence]:
+        moved: list[Sequence] = []
+        while returning:
+            now, returning = _first_of_each(returning)
+            asked = [self._granting.ask_in(engine, engine.sequences[op.sequence]) for _, op in now]
+            moved += self._grant(engine, asked, step, time, copies)
+            for (index, operation), result in zip(now, self._granting.answer_in(asked), strict=True):
+                sequence = engine.sequences[operation.sequence]
+                sequence.activity = Activity.RUNNING
+                self._leaving.idle.pop(sequence, None)
+                if isinstance(operation, UpdateActivity):
+                    results[index] = UpdateActivityResult(outcome=result.outcome, state=result.state)
+                    # This answer has no room for a table: a notice in the same answer tells it.
+                    if result.state is SequenceState.RESIDENT:
+                        moved.append(sequence)
+                else:
+                    results[index] = result
+        return moved
+
+    def _grant(
+        self, engine: Engine, asked: list[Asked], step: StepNumber, time: float, copies: Copies
+    ) -> list[Sequence]:
+        """Grants what fits; for what does not, has idle sequences moved out of the way."""
+        waiting = self._granting.grant(asked, time)
+        self._granting.apply(engine, asked, step, copies)
+        moved: list[Sequence] = []
+        for each in waiting:
+            short = self._granting.shortage(each, time)
+            if short and self._leaving.idle:
+                moved += self._leaving.relieve(short, time)
+                short = self._granting.shortage(each, time)
+            each.frames_short = short
+        return moved
+
+
+def _of_kind(kind: type[K], operations: Many[Operation]) -> list[tuple[int, K]]:
+    return [(index, each) for index, each in enumerate(operations) if isinstance(each, kind)]
+
+
+def _first_of_each(operations: list[tuple[int, A]]) -> tuple[list[tuple[int, A]], list[tuple[int, A]]]:
+    """Splits off the first operation on each sequence."""
+    first: dict[int, tuple[int, A]] = {}
+    rest: list[tuple[int, A]] = []
+    for index, operation in operations:
+        if operation.sequence in first:
+            rest.append((index, operation))
+        else:
+            first[operation.sequence] = (index, operation)
+    return list(first.values()), rest

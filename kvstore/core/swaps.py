@@ -1,0 +1,257 @@
+"""Sequences on their way between the GPU and the tiers below.
+
+Out: room below is taken and claimed at once, or the sequence is dropped; its bytes are copied
+when the work that wrote them has completed; then it gives its GPU frames up. In: GPU frames
+are taken at once (`admission.py`), blocks come as the links bring them. A sequence waits for
+rows, not for transfers: whoever moves a row, all who wait for it are served.
+"""
+
+from array import array
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvstore.core.blocks import NO_FRAME, Rows
+from kvstore.core.config import StoreConfig
+from kvstore.core.links import COPY, LOAD, READ, WRITE, Links, Moved
+from kvstore.core.memory import Memory
+from kvstore.core.sequences import Move, Sequence
+from kvstore.core.types import SequenceState, StepNumber, Tier, blocks_for_tokens
+
+__all__ = ["Swaps"]
+
+_NO_ROWS = np.empty(0, np.int32)
+
+
+class Swaps:
+    """Who waits for which row, and what follows when it has moved."""
+
+    def __init__(
+        self, config: StoreConfig, memory: Memory, links: Links, moved: Callable[[Sequence], None]
+    ) -> None:
+        self._config = config
+        self._memory = memory
+        self._links = links
+        # Told each sequence whose state has changed other than in the answer to its engine.
+        self._moved = moved
+        self._waiting: dict[tuple[Tier, int], list[Sequence]] = {}
+
+    # ----------------------------------------------------------------------------- out
+
+    def start_out(self, sequence: Sequence, filled_tokens: int, fence: StepNumber) -> bool:
+        """Claims room below for the filled blocks. False, and nothing changed, where there is none."""
+        blocks, memory = self._memory.blocks, self._memory
+        kept = sequence.rows[: blocks_for_tokens(filled_tokens, self._config.block_tokens)]
+        if not kept or not self._config.cpu_frames:
+            return False
+        rows = np.array(kept, np.int32)
+        below = blocks.valid[Tier.CPU, rows] | blocks.valid[Tier.DISK, rows]
+        lacking = rows[~below & (blocks.frame[Tier.CPU, rows] == NO_FRAME)]
+        blocks.claim(rows)
+        if not memory.make_room(Tier.CPU, lacking.size, self._config.cpu_frames_reserved):
+            blocks.unclaim(rows)
+            return False
+        memory.add_replicas(Tier.CPU, lacking)
+        blocks.give_up(np.array(sequence.rows, np.int32))
+        sequence.move(Move.OUT)
+        sequence.claimed = kept
+        sequence.filled_tokens = filled_tokens
+        sequence.out_fence = fence
+        sequence.begun = False
+        self._wait(sequence, Tier.CPU, rows[~below])
+        return True
+
+    def begin_out(self, sequence: Sequence, fence: StepNumber) -> None:
+        """The work that wrote the sequence's blocks has completed: they may be copied."""
+        waited_for = sequence.state is SequenceState.SWAPPING_OUT and sequence.out_fence == fence
+        if sequence.freed or sequence.begun or not waited_for:
+            return
+        sequence.begun = True
+        blocks = self._memory.blocks
+        rows = np.array(sequence.claimed, np.int32)
+        self._links.ask(COPY, rows[~blocks.valid[Tier.CPU, rows]].tolist())
+        if not sequence.waits:
+            self._finish_out(sequence)
+            self._moved(sequence)
+
+    def _finish_out(self, sequence: Sequence) -> None:
+        rows = np.array(sequence.rows, np.int32)
+        failed = sequence.first_failed is not None
+        sequence.move(Move.COPY_FAILED if failed else Move.COPIED)
+        self._memory.blocks.leave_limbo(rows)
+        if failed:
+            self._unclaim(sequence)
+            sequence.committed = sequence.filled_tokens = 0
+        sequence.rows = sequence.claimed[:]
+        sequence.first_failed = None
+        self._memory.collect(rows)
+
+    def cancel_out(self, sequence: Sequence) -> None:
+        """Back in. At once, unless a copy of a block that the engine may write to still runs."""
+        blocks = self._memory.blocks
+        rows = np.array(sequence.rows, np.int32)
+        copying = (blocks.pins[Tier.CPU, rows] > 0) & ~blocks.indexed[rows]
+        if copying.any():
+            sequence.move(Move.CANCEL_LATE)
+            sequence.cancelled = True
+            return
+        self.stop_waiting(sequence)
+        sequence.move(Move.CANCEL)
+        self._take_back(sequence)
+
+    def _take_back(self, sequence: Sequence) -> None:
+        rows = np.array(sequence.rows, np.int32)
+        self._memory.blocks.take_back(rows)
+        self._unclaim(sequence)
+        self._memory.collect(rows)
+
+    # ------------------------------------------------------------------------------ in
+
+    def start_in(
+        self, sequence: Sequence, held: "array[int]", fresh: "array[int]", filled_tokens: int
+    ) -> None:
+        """The sequence has its frames: `held` blocks with content here or below, `fresh` ones without."""
+        blocks = self._memory.blocks
+        rows = np.array(held, np.int32)
+        unfilled = rows[~blocks.valid[Tier.GPU, rows]]
+        sequence.move(Move.GRANTED_LOADING if unfilled.size else Move.GRANTED)
+        sequence.rows = held + fresh
+        sequence.held_blocks = len(held)
+        sequence.filled_tokens = filled_tokens
+        sequence.first_failed = None
+        if not unfilled.size:
+            self._unclaim(sequence)
+            self._memory.collect(rows)
+            return
+        self._wait(sequence, Tier.GPU, unfilled)
+        self._links.ask(LOAD, unfilled.tolist())
+
+    def _finish_in(self, sequence: Sequence) -> None:
+        if sequence.cancelled:
+            sequence.cancelled = False
+            sequence.move(Move.LOADED)
+            self._take_back(sequence)
+        elif sequence.first_failed is None:
+            sequence.move(Move.LOADED)
+            rows = np.array(sequence.claimed, np.int32)
+            self._unclaim(sequence)
+            self._memory.collect(rows)
+        else:
+            self._make_good(sequence, sequence.first_failed)
+        sequence.first_failed = None
+
+    def _make_good(self, sequence: Sequence, first: int) -> None:
+        """Blocks from `first` on did not come: gives the sequence frames to compute them into.
+
+        Blocks behind the lost one may be shared and committed, so they can't be written again in
+        place. Nobody has read the frames yet, so they go without a fence.
+        """
+        memory, size = self._memory, self._config.block_tokens
+        lost = np.array(sequence.rows[first : sequence.held_blocks], np.int32)
+        claimed = np.array(sequence.claimed, np.int32)
+        memory.blocks.release(lost)
+        self._unclaim(sequence)
+        memory.collect(np.concatenate([lost, claimed]))
+        fresh = memory.grant(_NO_ROWS, lost.size)
+        sequence.committed = min(sequence.committed, first)
+        sequence.filled_tokens = min(sequence.filled_tokens, first * size)
+        if fresh is not None:
+            sequence.move(Move.LOADED)
+            rest = sequence.rows[sequence.held_blocks :]
+            sequence.rows = sequence.rows[:first] + array("i", fresh.tobytes()) + rest
+            return
+        kept = np.array(sequence.rows[:first] + sequence.rows[sequence.held_blocks :], np.int32)
+        sequence.move(Move.LOST)
+        sequence.rows = array("i")
+        sequence.committed = sequence.filled_tokens = 0
+        memory.blocks.release(kept)
+        memory.collect(kept)
+
+    # ------------------------------------------------------------------------- waiting
+
+    def _wait(self, sequence: Sequence, tier: Tier, rows: Rows) -> None:
+        sequence.waits = rows.size
+        for row in rows.tolist():
+            self._waiting.setdefault((tier, row), []).append(sequence)
+
+    def stop_waiting(self, sequence: Sequence) -> None:
+        """The sequence is freed or needs its rows no more; what moves them goes on."""
+        if not sequence.waits:
+            return
+        for tier in (Tier.GPU, Tier.CPU):
+            for row in sequence.rows:
+                waiting = self._waiting.get((tier, row), [])
+                if sequence in waiting:
+                    waiting.remove(sequence)
+                    if not waiting:
+                        del self._waiting[tier, row]
+        sequence.waits = 0
+
+    def waiting_rows(self) -> dict[Sequence, list[tuple[Tier, int]]]:
+        """Who waits for what."""
+        waiting: dict[Sequence, list[tuple[Tier, int]]] = {}
+        for place, sequences in self._waiting.items():
+            for sequence in sequences:
+                waiting.setdefault(sequence, []).append(place)
+        return waiting
+
+    def _unclaim(self, sequence: Sequence) -> None:
+        self._memory.blocks.unclaim(np.array(sequence.claimed, np.int32))
+        sequence.claimed = array("i")
+
+    def end(self, moved: Moved) -> None:
+        """A transfer has ended: serves those who waited, asks for the next leg of the way."""
+        blocks, (_, target) = self._memory.blocks, moved.link
+        lost = moved.bad if moved.link in (LOAD, READ) else _NO_ROWS
+        if lost.size:
+            lost = np.union1d(lost, self._lose(lost))
+        if moved.link == READ:
+            self._links.ask(LOAD, moved.good[self._unfilled(moved.good)].tolist())
+        if moved.link == COPY:
+            self._links.ask_in_background(WRITE, moved.good[blocks.to_disk[moved.good]].tolist())
+        tier = Tier.GPU if moved.link == READ else target
+        good = _NO_ROWS if moved.link == READ else moved.good
+        self._serve(tier, good, failed=False)
+        self._serve(tier, lost if moved.link in (LOAD, READ) else moved.bad, failed=True)
+        self._memory.collect(np.concatenate([moved.good, moved.bad, lost]))
+
+    def _unfilled(self, rows: Rows) -> NDArray[np.bool_]:
+        blocks = self._memory.blocks
+        has_frame = blocks.frame[Tier.GPU, rows] != NO_FRAME
+        unfilled: NDArray[np.bool_] = has_frame & ~blocks.valid[Tier.GPU, rows]
+        return unfilled
+
+    def _lose(self, rows: Rows) -> Rows:
+        """The content of these blocks is lost: no one may find them, or what hangs on them, again.
+
+        Returns blocks that hang on them and will not be filled any more.
+        """
+        doomed = self._memory.forget(rows)
+        idle = self._memory.blocks.pins[Tier.GPU, doomed] == 0
+        unfilled: Rows = doomed[self._unfilled(doomed) & idle]
+        return unfilled
+
+    def _serve(self, tier: Tier, rows: Rows, *, failed: bool) -> None:
+        finished: list[Sequence] = []
+        for row in rows.tolist():
+            for sequence in self._waiting.pop((tier, row), []):
+                sequence.waits -= 1
+                if failed:
+                    place = sequence.rows.index(row)
+                    first = sequence.first_failed
+                    sequence.first_failed = place if first is None else min(place, first)
+                if not sequence.waits:
+                    finished.append(sequence)
+        for sequence in finished:
+            self._finish(sequence)
+
+    def _finish(self, sequence: Sequence) -> None:
+        """The sequence's last row has moved, or will not."""
+        if sequence.state is SequenceState.SWAPPING_IN:
+            self._finish_in(sequence)
+        elif sequence.begun:
+            self._finish_out(sequence)
+        else:
+            return
+        self._moved(sequence)

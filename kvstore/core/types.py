@@ -1,0 +1,137 @@
+"""Ids, enums and small records that the core, the policies and the shells share.
+
+Numbers of the enums are those of the contract (protos/kvstore/v1/kvstore.proto), except
+`Tier`, which counts from zero because it indexes the rows of the core's arrays.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NewType
+
+__all__ = [
+    "Activity",
+    "BlockKey",
+    "BlockRow",
+    "DomainId",
+    "Direction",
+    "EngineId",
+    "EngineState",
+    "Frame",
+    "NamespaceId",
+    "Outcome",
+    "Pressure",
+    "Retention",
+    "Revision",
+    "SequenceId",
+    "SequenceState",
+    "StepNumber",
+    "StoredKey",
+    "SwapMode",
+    "TenantId",
+    "Tier",
+    "TransferId",
+    "WriterId",
+    "blocks_for_tokens",
+]
+
+# A UUID as text; the contract's name is `engines/{id}`.
+EngineId = NewType("EngineId", str)
+# Chosen by the engine, unique among its own.
+SequenceId = NewType("SequenceId", int)
+StepNumber = NewType("StepNumber", int)
+# Counts the events of the store; each event told to an engine has one of its own.
+Revision = NewType("Revision", int)
+TransferId = NewType("TransferId", int)
+
+# 32 bytes: chained digest over everything that a block's KV depends on.
+BlockKey = NewType("BlockKey", bytes)
+# The index of a logical block in the core's arrays.
+BlockRow = NewType("BlockRow", int)
+# A block-sized place in one tier's pool. On disk: a slot of the tier's capacity.
+Frame = NewType("Frame", int)
+
+# Four-byte ids that the disk tier hands out and keeps.
+NamespaceId = NewType("NamespaceId", int)
+TenantId = NewType("TenantId", int)
+# An engine's id and build, as kept with what it committed.
+WriterId = NewType("WriterId", int)
+# What a prefix index is for: namespace and tenant in one number (see `prefix.domain_id`).
+DomainId = NewType("DomainId", int)
+
+
+class Tier(IntEnum):
+    GPU = 0
+    CPU = 1
+    DISK = 2
+
+
+class Outcome(IntEnum):
+    """What became of an operation for want of memory. Never an error."""
+
+    OK = 1
+    LATER = 2
+    NEVER = 3
+
+
+class SequenceState(IntEnum):
+    """Where a sequence's blocks are. The moves are a table in `sequences.py`."""
+
+    RESIDENT = 1
+    SWAPPING_OUT = 2
+    SWAPPED = 3
+    SWAPPING_IN = 4
+    DROPPED = 5
+
+
+class Activity(IntEnum):
+    """What the engine does with a sequence; the engine's word, never the store's."""
+
+    RUNNING = 1
+    WAITING = 2
+    PARKED = 3
+
+
+class EngineState(IntEnum):
+    ATTACHED = 1
+    EXPIRED = 2
+    DETACHED = 3
+
+
+class Direction(IntEnum):
+    IN = 1
+    OUT = 2
+
+
+class SwapMode(IntEnum):
+    AUTO = 0
+    KEEP = 1
+    DROP = 2
+
+
+class Retention(IntEnum):
+    DEFAULT = 0
+    CACHE = 1
+    SESSION = 2
+    DISCARD = 3
+
+
+class Pressure(IntEnum):
+    LOW = 1
+    HIGH = 2
+    FULL = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredKey:
+    """A block as the disk names it. `parent` is empty for the first block of a chain."""
+
+    namespace: NamespaceId
+    tenant: TenantId
+    key: BlockKey
+    parent: BlockKey
+    writer: WriterId
+
+
+def blocks_for_tokens(token_count: int, block_tokens: int) -> int:
+    """Blocks that hold `token_count` tokens, the last one perhaps part-filled."""
+    return -(-token_count // block_tokens)

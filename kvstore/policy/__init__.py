@@ -1,0 +1,1 @@
+"""Policies: asked by the core through `kvstore.core.ports`, never acting themselves."""
