@@ -1,0 +1,58 @@
+"""Blocks with random bytes, and their keys."""
+
+import os
+from collections.abc import Sequence
+from hashlib import sha256
+
+import numpy as np
+
+from kvstore.core.types import BlockKey, NamespaceId, StoredKey, TenantId, WriterId
+from kvstore.tiers.disk import DiskTier
+from kvstore.tiers.names import Names
+
+CAP = 64 << 20
+BLOCK = 10_001  # Odd, and not a multiple of anything that counts.
+
+
+def key_of(number: int) -> BlockKey:
+    return BlockKey(sha256(str(number).encode()).digest())
+
+
+def stored(number: int, parent: int | None = None, *, namespace: int = 1, tenant: int = 1) -> StoredKey:
+    return StoredKey(
+        namespace=NamespaceId(namespace),
+        tenant=TenantId(tenant),
+        key=key_of(number),
+        parent=BlockKey(b"" if parent is None else key_of(parent)),
+        writer=WriterId(1),
+    )
+
+
+def chain(length: int, first: int = 0) -> list[StoredKey]:
+    return [stored(n, n - 1 if n > first else None) for n in range(first, first + length)]
+
+
+def payload(size: int = BLOCK, ranks: int = 1) -> list[memoryview]:
+    return [memoryview(os.urandom(size)) for _ in range(ranks)]
+
+
+def frames(size: int = BLOCK, ranks: int = 1) -> list[np.ndarray]:
+    return [np.zeros(size, np.uint8) for _ in range(ranks)]
+
+
+def read(disk: DiskTier, key: StoredKey, size: int = BLOCK, ranks: int = 1) -> bytes | None:
+    out = frames(size, ranks)
+    return b"".join(part.tobytes() for part in out) if disk.read(key, out) else None
+
+
+def add_namespace(
+    names: Names, size: int = BLOCK, ranks: int = 1, fingerprint: bytes = b"f" * 32
+) -> NamespaceId:
+    return names.namespace_id(fingerprint, size, 16, ranks, {"model": "m"})
+
+
+def write(disk: DiskTier, keys: Sequence[StoredKey], size: int = BLOCK) -> list[bytes]:
+    """Stores random blocks and returns their bytes."""
+    payloads = [payload(size) for _ in keys]
+    disk.write(keys, payloads)
+    return [bytes(parts[0]) for parts in payloads]
