@@ -1,0 +1,87 @@
+"""The forward pass of a Llama-family model over a paged KV pool.
+
+Computes what `transformers`' LlamaForCausalLM computes, operation by operation where rounding could tell. The
+model owns no KV: it writes and reads the frames that a batch names, in a pool that it is given. It knows
+nothing of how blocks are found, shared or moved. Tests: tests/engine/test_model.py.
+"""
+
+import torch
+from torch.nn.functional import linear, rms_norm, silu
+
+from engine.batch import Batch
+from engine.weights import LayerWeights, Weights
+from kernels.paged_attention import paged_decode_attention, paged_prefill_attention
+from kernels.store_kv import store_kv
+
+__all__ = ["Llama"]
+
+
+class Llama:
+    """A model ready to run. It keeps nothing between calls: what they share is in the pool."""
+
+    def __init__(self, weights: Weights) -> None:
+        config = weights.config
+        self.config = config
+        self.weights = weights
+        powers = torch.arange(0, config.head_dim, 2, dtype=torch.float32) / config.head_dim
+        angles = torch.outer(torch.arange(config.context_length).float(), config.rope_theta**-powers)
+        # dtype[context_length, 1, head_dim / 2] each; the middle axis spreads over heads.
+        self._cos = angles.cos().to(weights.dtype)[:, None]
+        self._sin = angles.sin().to(weights.dtype)[:, None]
+
+    @torch.inference_mode()
+    def forward(self, batch: Batch, pool: torch.Tensor) -> torch.Tensor:
+        """Compute a batch: its tokens' KV into the pool, and the logits after each sequence's last token.
+
+        pool: `KVLayout.view` of the mapped memory,
+              dtype[frames, layers, 2, block_tokens, kv_heads, head_dim].
+        Returns fp32[sequences, vocab].
+        """
+        weights = self.weights
+        hidden = weights.embedding[batch.token_ids]
+        cos, sin = self._cos[batch.positions], self._sin[batch.positions]
+        for index, layer in enumerate(weights.layers):
+            normed = self._norm(hidden, layer.attention_norm)
+            hidden += self._attend(normed, layer, batch, pool[:, index], cos, sin)
+            hidden += _mlp(self._norm(hidden, layer.mlp_norm), layer)
+        last = hidden[batch.query_lens.cumsum(0) - 1]
+        return linear(self._norm(last, weights.final_norm), weights.embedding).float()
+
+    def _attend(
+        self,
+        hidden: torch.Tensor,
+        layer: LayerWeights,
+        batch: Batch,
+        kv_layer: torch.Tensor,
+        cos: torch.Tensor,
+        sin: torch.Tensor,
+    ) -> torch.Tensor:
+        """Self-attention of one layer, [tokens, hidden] to the same; stores the new K and V on the way."""
+        config = self.config
+        heads = config.heads + config.kv_heads
+        qkv = (hidden @ layer.qkv).view(len(hidden), -1, config.head_dim)
+        rotated = _rotate(qkv[:, :heads], cos, sin)
+        query, key = rotated[:, : config.heads], rotated[:, config.heads :]
+        store_kv(kv_layer, batch.slot_mapping, key, qkv[:, heads:])
+        if batch.is_decode:
+            attended = paged_decode_attention(
+                query, kv_layer, batch.block_tables, batch.context_lens, batch.context_len_max
+            )
+        else:
+            attended = paged_prefill_attention(query, kv_layer, batch.block_tables[0], batch.context_len_max)
+        return attended.flatten(1) @ layer.attention_output
+
+    def _norm(self, hidden: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return rms_norm(hidden, weight.shape, weight, self.config.rms_norm_eps)
+
+
+def _rotate(heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """Rotary embedding of [tokens, heads, head_dim]: dimension i turns with i + head_dim / 2."""
+    first, second = heads.chunk(2, dim=-1)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+
+
+def _mlp(hidden: torch.Tensor, layer: LayerWeights) -> torch.Tensor:
+    """SwiGLU, [tokens, hidden] to the same."""
+    gate, up = (hidden @ layer.gate_up).chunk(2, dim=-1)
+    return (silu(gate) * up) @ layer.down
