@@ -1,0 +1,1 @@
+"""The commands. Each is a module of its own, registered in `main.py`."""

@@ -1,0 +1,39 @@
+"""The `kvstore` program: its commands, and the place where a refusal becomes one line and an exit status."""
+
+import sys
+
+import typer
+
+from kvstore.cli.demo import demo
+from kvstore.cli.serve import serve
+from kvstore.cli.status import status
+from kvstore.client.errors import ClientError
+from kvstore.core.errors import KVStoreError
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="kvstore",
+    help="Memory management for the KV cache of large language models, as a service of its own.",
+    no_args_is_help=True,
+    add_completion=False,
+    # A bug shows Python's own traceback; values of variables may be prompts.
+    pretty_exceptions_enable=False,
+)
+app.command()(demo)
+app.command()(serve)
+app.command()(status)
+
+EXIT_REFUSED = 2
+
+
+def main() -> None:
+    try:
+        app()
+    except (KVStoreError, ClientError) as error:
+        print(f"kvstore: {error}", file=sys.stderr)
+        sys.exit(EXIT_REFUSED)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+"""`kvstore serve`: flags in, one configuration out, and the service run on it."""
+
+import asyncio
+import logging
+import os
+from typing import Annotated
+
+import typer
+
+from kvstore.client.address import default_address
+
+__all__ = ["serve"]
+
+
+def serve(
+    socket: Annotated[
+        str, typer.Option(default_factory=default_address, help="Unix socket: a path, or unix:PATH.")
+    ],
+    gpu: Annotated[
+        str, typer.Option(help="GPU tier (host memory where there is no GPU): 2GiB, or a share like 25%.")
+    ] = "10%",
+    cpu: Annotated[str, typer.Option(help="CPU tier, as for --gpu; 0 for none.")] = "20%",
+    disk: Annotated[str | None, typer.Option(help="Folder of the disk tier; none without it.")] = None,
+    disk_bytes: Annotated[
+        str, typer.Option(help="The most that the disk tier takes, what is there already included.")
+    ] = "0",
+    tenant: Annotated[
+        list[str] | None,
+        typer.Option(help="A tenant that may be named; repeatable, the first is default."),
+    ] = None,
+    lease: Annotated[float, typer.Option(help="Seconds until a silent engine counts as dead.")] = 10.0,
+    engines_max: Annotated[int, typer.Option(help="Engines attached at once.")] = 64,
+    drop_tokens_max: Annotated[
+        int, typer.Option(help="Sequences up to this length are computed again rather than swapped.")
+    ] = 64,
+    high_watermark: Annotated[
+        float, typer.Option(help="Share of frames in use that starts evicting.")
+    ] = 0.90,
+    low_watermark: Annotated[float, typer.Option(help="Share of frames in use that ends it.")] = 0.80,
+) -> None:
+    """Run the service until SIGTERM or Ctrl-C."""
+    # Imported here: the other commands must not load a server.
+    from kvstore.server.config import parse_config
+    from kvstore.server.server import serve as run
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    # KV is as private as the prompts it comes from: what this process makes is nobody else's.
+    os.umask(0o077)
+    config = parse_config(
+        socket=socket,
+        gpu=gpu,
+        cpu=cpu,
+        disk=disk,
+        disk_bytes=disk_bytes,
+        tenants=tenant or (),
+        lease=lease,
+        engines_max=engines_max,
+        drop_tokens_max=drop_tokens_max,
+        high_watermark=high_watermark,
+        low_watermark=low_watermark,
+    )
+    raise typer.Exit(asyncio.run(run(config)))

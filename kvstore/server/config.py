@@ -1,0 +1,133 @@
+"""What `kvstore serve` was asked for: one frozen record, checked once, told flag by flag.
+
+Nothing below this module reads flags or the environment. Whether the socket's place is good is seen
+when it is taken (`sockets.py`), whether the disk folder is when it is opened (`tiers/disk.py`).
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from kvstore.core.errors import ConfigInvalid
+from kvstore.server.sizes import format_bytes, parse_size
+from kvstore.server.sockets import parse_address
+from kvstore.tiers.disk import CAP_BYTES_MIN
+from kvstore.tiers.limits import memory_available_bytes, memory_total_bytes
+
+__all__ = ["ServeConfig", "parse_config"]
+
+TENANT_BYTES_MAX = 256
+LEASE_SECONDS_MIN = 0.2
+LEASE_SECONDS_MAX = 3_600.0
+ENGINES_MAX = 4_096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeConfig:
+    """The first tenant is the default. `disk_path` None: no disk tier; `cpu_bytes` 0: no CPU tier."""
+
+    socket: Path
+    gpu_bytes: int
+    cpu_bytes: int = 0
+    disk_path: Path | None = None
+    disk_bytes: int = 0
+    tenants: tuple[str, ...] = ("default",)
+    lease_seconds: float = 10.0
+    engines_max: int = 64
+    drop_tokens_max: int = 64
+    high_watermark: float = 0.90
+    low_watermark: float = 0.80
+
+    def __post_init__(self) -> None:
+        if self.gpu_bytes <= 0:
+            _refuse(
+                "--gpu", self.gpu_bytes, "no memory for blocks that run", "give it a size, like 2GiB or 25%"
+            )
+        if self.cpu_bytes < 0:
+            _refuse("--cpu", self.cpu_bytes, "negative", "0 for no CPU tier, or a size like 2GiB")
+        self._check_disk()
+        self._check_tenants()
+        _check_between("--lease", self.lease_seconds, LEASE_SECONDS_MIN, LEASE_SECONDS_MAX)
+        _check_between("--engines-max", self.engines_max, 1, ENGINES_MAX)
+        _check_between("--drop-tokens-max", self.drop_tokens_max, 0, 1 << 24)
+        _check_between("--high-watermark", self.high_watermark, 0.01, 1.0)
+        _check_between("--low-watermark", self.low_watermark, 0.01, self.high_watermark)
+
+    def _check_disk(self) -> None:
+        if self.disk_path is None:
+            if self.disk_bytes:
+                _refuse("--disk-bytes", self.disk_bytes, "no folder for it", "name one with --disk")
+            return
+        if self.disk_bytes < CAP_BYTES_MIN:
+            _refuse("--disk-bytes", self.disk_bytes, "too small", f"{format_bytes(CAP_BYTES_MIN)} or more")
+        if not self.cpu_bytes:
+            remedy = "give --cpu a size or leave --disk out"
+            _refuse("--disk", self.disk_path, "a disk tier needs a CPU tier to pass through", remedy)
+
+    def _check_tenants(self) -> None:
+        if not self.tenants:
+            _refuse("--tenant", "", "no tenant", "name at least one")
+        for tenant in self.tenants:
+            if not tenant or len(tenant.encode()) > TENANT_BYTES_MAX or not tenant.isprintable():
+                _refuse("--tenant", tenant, "not a name", f"1 to {TENANT_BYTES_MAX} printable bytes")
+        if len(set(self.tenants)) < len(self.tenants):
+            _refuse("--tenant", ", ".join(self.tenants), "named twice", "name each tenant once")
+
+
+def parse_config(
+    *,
+    socket: str,
+    gpu: str,
+    cpu: str = "0",
+    disk: str | None = None,
+    disk_bytes: str = "0",
+    tenants: Sequence[str] = (),
+    lease: float = 10.0,
+    engines_max: int = 64,
+    drop_tokens_max: int = 64,
+    high_watermark: float = 0.90,
+    low_watermark: float = 0.80,
+    memory_bytes: int = 0,
+) -> ServeConfig:
+    """Flags as they were typed. `memory_bytes`: what shares are of, and the most; 0: the machine's."""
+    memory_bytes = memory_bytes or memory_total_bytes()
+    config = ServeConfig(
+        socket=parse_address(socket),
+        gpu_bytes=parse_size(gpu, flag="--gpu", whole_bytes=memory_bytes),
+        cpu_bytes=parse_size(cpu, flag="--cpu", whole_bytes=memory_bytes),
+        disk_path=Path(disk).absolute() if disk else None,
+        disk_bytes=parse_size(disk_bytes, flag="--disk-bytes"),
+        tenants=tuple(tenants) or ("default",),
+        lease_seconds=lease,
+        engines_max=engines_max,
+        drop_tokens_max=drop_tokens_max,
+        high_watermark=high_watermark,
+        low_watermark=low_watermark,
+    )
+    _check_memory(config, memory_bytes)
+    return config
+
+
+def _check_memory(config: ServeConfig, memory_bytes: int) -> None:
+    """Against all there is, not against what is free now: an engine of the service before may still
+    hold its pools. What is free is looked at when the pools are made."""
+    asked = config.gpu_bytes + config.cpu_bytes
+    if asked > memory_bytes:
+        _refuse(
+            "--gpu and --cpu",
+            f"{format_bytes(config.gpu_bytes)} + {format_bytes(config.cpu_bytes)} = {format_bytes(asked)}",
+            f"more than the {format_bytes(memory_bytes)} of this machine or of its control group's limit",
+            f"ask for less in all; {format_bytes(memory_available_bytes())} are free now",
+        )
+
+
+def _check_between(flag: str, value: float, low: float, high: float) -> None:
+    # NaN is in no order with anything, so it fails here too.
+    if not (math.isfinite(value) and low <= value <= high):
+        _refuse(flag, value, "out of bounds", f"{low:g} to {high:g}")
+
+
+def _refuse(flag: str, value: object, message: str, remedy: str) -> NoReturn:
+    raise ConfigInvalid(message, field=flag, value=value, remedy=remedy)

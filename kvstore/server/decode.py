@@ -1,0 +1,83 @@
+"""The contract's requests as the core's events, checked for what the core can't see.
+
+Here: forms of names and ids, lengths of keys, lists and texts, enums, oneofs. Whether an id is
+known, a count fits or a step is next is the core's to say. Each refusal names the path of the
+field. Steps and their operations are in `decode_step.py`.
+"""
+
+from dataclasses import dataclass
+
+from kvstore.core import events
+from kvstore.core.errors import FieldInvalid
+from kvstore.core.types import Revision, StepNumber
+from kvstore.server.fields import block_keys, engine_id, refuse, seconds, short_text, uuid4, within
+from kvstore.server.layout import Layout
+from kvstore.v1 import kvstore_pb2 as pb
+
+__all__ = ["AttachCall", "decode_attach", "decode_detach", "decode_keep_alive", "decode_lookup"]
+
+BUILD_BYTES_MAX = 128
+# The store ticks ten times a second; a lease of less than two ticks could not be kept.
+LEASE_SECONDS_MIN = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttachCall:
+    """An Attach before the shell has given it an engine, a namespace and a writer.
+
+    `lease_seconds` of 0: the store's default.
+    """
+
+    request_id: str
+    layout: Layout
+    lease_seconds: float
+    build: str
+
+
+def decode_attach(request: pb.AttachRequest) -> AttachCall:
+    if not request.HasField("layout"):
+        refuse("layout", "unset", "missing", "name the sizes and the fingerprint of the blocks")
+    layout = request.layout
+    try:
+        checked = Layout(
+            block_tokens=layout.block_tokens,
+            block_bytes=layout.block_bytes,
+            ranks=layout.ranks,
+            fingerprint=layout.fingerprint,
+            description=dict(layout.description),
+        )
+    except FieldInvalid as error:
+        raise within("layout", error) from None
+    if len(request.build.encode()) > BUILD_BYTES_MAX:
+        refuse("build", request.build, "too long", f"at most {BUILD_BYTES_MAX} bytes")
+    lease = seconds("lease", request.lease, least=LEASE_SECONDS_MIN) if request.HasField("lease") else 0.0
+    return AttachCall(
+        request_id=uuid4("request_id", request.request_id),
+        layout=checked,
+        lease_seconds=lease,
+        build=request.build,
+    )
+
+
+def decode_keep_alive(request: pb.KeepAliveRequest, time: float) -> tuple[events.KeepAlive, float]:
+    """The event, and for how long to wait for news."""
+    event = events.KeepAlive(
+        time=time,
+        engine=engine_id("name", request.name),
+        completed_step=StepNumber(request.completed_step),
+        seen_revision=Revision(request.seen_revision),
+    )
+    return event, seconds("wait", request.wait) if request.HasField("wait") else 0.0
+
+
+def decode_detach(request: pb.DetachRequest, time: float) -> events.Detach:
+    return events.Detach(time=time, engine=engine_id("name", request.name))
+
+
+def decode_lookup(request: pb.LookupRequest, time: float) -> events.Lookup:
+    return events.Lookup(
+        time=time,
+        engine=engine_id("engine", request.engine),
+        block_keys=block_keys(request.block_keys),
+        tenant=short_text("tenant", request.tenant),
+    )

@@ -1,0 +1,178 @@
+"""Steps and their operations as the core's events.
+
+The hot path: each field is read once, and a path is put together only to refuse.
+"""
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+from kvstore.core import events
+from kvstore.core.errors import FieldInvalid
+from kvstore.core.types import Activity, Direction, Retention, SequenceId, StepNumber, SwapMode
+from kvstore.server.fields import block_keys, engine_id, refuse, seconds, sequence_ids, short_text, within
+from kvstore.v1 import kvstore_pb2 as pb
+
+__all__ = [
+    "decode_allocate",
+    "decode_commit",
+    "decode_fork",
+    "decode_free",
+    "decode_single",
+    "decode_step",
+    "decode_swap",
+]
+
+OPERATIONS_MAX = 4_096
+FREED_MAX = 4_096
+CHILDREN_MAX = 64
+
+# The operations that exist alone too, and then name their engine.
+UnaryRequest = TypeVar(
+    "UnaryRequest",
+    pb.AllocateRequest,
+    pb.CommitRequest,
+    pb.ForkRequest,
+    pb.FreeRequest,
+    pb.SwapRequest,
+)
+
+DIRECTIONS = {pb.SwapRequest.IN: Direction.IN, pb.SwapRequest.OUT: Direction.OUT}
+MODES = {
+    pb.SwapRequest.AUTO: SwapMode.AUTO,
+    pb.SwapRequest.KEEP: SwapMode.KEEP,
+    pb.SwapRequest.DROP: SwapMode.DROP,
+}
+RETENTIONS = {
+    pb.FreeRequest.RETENTION_UNSPECIFIED: Retention.DEFAULT,
+    pb.FreeRequest.CACHE: Retention.CACHE,
+    pb.FreeRequest.SESSION: Retention.SESSION,
+    pb.FreeRequest.DISCARD: Retention.DISCARD,
+}
+ACTIVITIES = {
+    pb.ACTIVITY_RUNNING: Activity.RUNNING,
+    pb.ACTIVITY_WAITING: Activity.WAITING,
+    pb.ACTIVITY_PARKED: Activity.PARKED,
+}
+
+
+def decode_step(request: pb.StepRequest, time: float) -> events.Step:
+    return events.Step(
+        time=time,
+        engine=engine_id("engine", request.engine),
+        step=StepNumber(request.step),
+        completed_step=StepNumber(request.completed_step),
+        operations=_operations(request.operations),
+    )
+
+
+def decode_single(engine: str, operation: events.Operation, time: float) -> events.Single:
+    return events.Single(time=time, engine=engine_id("engine", engine), operation=operation)
+
+
+def decode_allocate(request: pb.AllocateRequest) -> events.Allocate:
+    return events.Allocate(
+        sequence=SequenceId(request.sequence),
+        token_count=request.token_count,
+        block_keys=block_keys(request.block_keys),
+        session=short_text("session", request.session),
+        turn=request.turn,
+        priority=request.priority,
+        known_blocks=request.known_blocks,
+        tenant=short_text("tenant", request.tenant),
+    )
+
+
+def decode_fork(request: pb.ForkRequest) -> events.Fork:
+    children = sequence_ids("children", request.children, CHILDREN_MAX)
+    return events.Fork(parent=SequenceId(request.parent), children=children)
+
+
+def decode_swap(request: pb.SwapRequest) -> events.Swap:
+    direction = DIRECTIONS.get(request.direction)
+    if direction is None:
+        refuse("direction", request.direction, "not a direction", "IN or OUT")
+    mode = MODES.get(request.mode)
+    if mode is None:
+        refuse("mode", request.mode, "not a mode", "AUTO, KEEP or DROP")
+    return events.Swap(
+        sequence=SequenceId(request.sequence),
+        direction=direction,
+        mode=mode,
+        filled_tokens=request.filled_tokens,
+    )
+
+
+def decode_free(request: pb.FreeRequest) -> events.Free:
+    retention = RETENTIONS.get(request.retention)
+    if retention is None:
+        refuse("retention", request.retention, "not a retention", "CACHE, SESSION, DISCARD or unset")
+    return events.Free(sequences=sequence_ids("sequences", request.sequences, FREED_MAX), retention=retention)
+
+
+def decode_commit(request: pb.CommitRequest) -> events.Commit:
+    return events.Commit(
+        sequence=SequenceId(request.sequence),
+        first_block=request.first_block,
+        block_keys=block_keys(request.block_keys),
+    )
+
+
+def _update_activity(request: pb.UpdateActivityRequest) -> events.UpdateActivity:
+    activity = ACTIVITIES.get(request.activity)
+    if activity is None:
+        refuse("activity", request.activity, "not an activity", "RUNNING, WAITING or PARKED")
+    delay = seconds("resume_delay", request.resume_delay) if request.HasField("resume_delay") else -1.0
+    return events.UpdateActivity(
+        sequence=SequenceId(request.sequence),
+        activity=activity,
+        resume_delay_seconds=delay,
+        filled_tokens=request.filled_tokens,
+    )
+
+
+def _end_session(request: pb.EndSessionRequest) -> events.EndSession:
+    if not request.session:
+        refuse("session", "", "empty", "name the session that is over")
+    return events.EndSession(
+        session=short_text("session", request.session), tenant=short_text("tenant", request.tenant)
+    )
+
+
+def _operations(operations: Sequence[pb.Operation]) -> tuple[events.Operation, ...]:
+    if len(operations) > OPERATIONS_MAX:
+        refuse("operations", len(operations), "too many", f"at most {OPERATIONS_MAX} a step")
+    decoded: list[events.Operation] = []
+    for operation in operations:
+        kind = operation.WhichOneof("kind")
+        try:
+            decoded.append(_operation(kind, operation))
+        except FieldInvalid as error:
+            path = f"operations[{len(decoded)}]"
+            raise within(f"{path}.{kind}" if kind else path, error) from None
+    return tuple(decoded)
+
+
+def _operation(kind: str | None, operation: pb.Operation) -> events.Operation:
+    match kind:
+        case "allocate":
+            return decode_allocate(_of_step(operation.allocate))
+        case "commit":
+            return decode_commit(_of_step(operation.commit))
+        case "free":
+            return decode_free(_of_step(operation.free))
+        case "fork":
+            return decode_fork(_of_step(operation.fork))
+        case "swap":
+            return decode_swap(_of_step(operation.swap))
+        case "update_activity":
+            return _update_activity(operation.update_activity)
+        case "end_session":
+            return _end_session(operation.end_session)
+    refuse("", "unset", "no operation", "set one kind; this store may be older than the engine's client")
+
+
+def _of_step(message: UnaryRequest) -> UnaryRequest:
+    """Refuses an engine where the step's own holds: two that differ would be one too many."""
+    if message.engine:
+        refuse("engine", message.engine, "set inside a step", "leave it empty; the step names its engine")
+    return message

@@ -1,0 +1,246 @@
+"""What the service is, without gRPC: from the start, over the first Attach, to the end.
+
+Before the first Attach there is no layout, so no pools and no store: usage shows empty tiers, and an
+engine of an earlier service is told that it has expired. The first Attach makes both; what lies on
+disk is fed to the store before any engine sees it.
+"""
+
+import asyncio
+import dataclasses
+import logging
+import secrets
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TypeVar
+
+from kvstore.core import events
+from kvstore.core.config import StoreConfig
+from kvstore.core.effects import Answer, AttachAnswer, Done, KeepAliveAnswer
+from kvstore.core.errors import CheckFailed, EngineExpired, FieldInvalid, LayoutMismatch
+from kvstore.core.store import Store
+from kvstore.core.types import EngineId, EngineState, Pressure, Revision, StoredKey, Tier
+from kvstore.core.usage import TierUsage, Usage
+from kvstore.policy.eviction import Lru
+from kvstore.policy.swap import LengthThreshold
+from kvstore.server.clock import now
+from kvstore.server.config import ServeConfig
+from kvstore.server.decode import AttachCall
+from kvstore.server.fds import TetherServer
+from kvstore.server.layout import Layout
+from kvstore.server.pools import FrameCounts, Pools, count_frames, make_pools
+from kvstore.server.running import RunningStore
+from kvstore.server.waits import Waits
+from kvstore.tiers.disk import DiskTier
+from kvstore.tiers.names import Names
+
+__all__ = ["Attached", "Driver"]
+
+WAIT_SECONDS_MAX = 30.0
+
+AnswerKind = TypeVar("AnswerKind", bound=Answer)
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attached:
+    """`secrets`: one a rank, to fetch the descriptors of its pool with."""
+
+    answer: AttachAnswer
+    pools: Pools
+    secrets: list[bytes]
+
+
+class Driver:
+    """`stop` is called when the store can't go on; `failure` then says why."""
+
+    def __init__(self, config: ServeConfig, disk: DiskTier | None, stop: Callable[[], None]) -> None:
+        self.store_epoch = secrets.randbits(64)
+        self.tethers = TetherServer(self._tether_opened, self._tethers_closed)
+        self._config = config
+        self._disk = disk
+        self._names = disk.names if disk is not None else Names()
+        self._stop = stop
+        self._waits = Waits()
+        self._running: RunningStore | None = None
+        self._making: asyncio.Task[RunningStore] | None = None
+
+    @property
+    def failure(self) -> Exception | None:
+        return self._running.failure if self._running is not None else None
+
+    def ask(self, event: events.Event, kind: type[AnswerKind]) -> AnswerKind:
+        if self._running is None:
+            raise EngineExpired("no engine has attached to this store yet", remedy="attach again")
+        return self._running.ask(event, kind)
+
+    async def attach(self, call: AttachCall) -> Attached:
+        running = self._running or await self._make(call.layout)
+        if call.layout.sizes != running.layout.sizes:
+            raise LayoutMismatch(
+                f"the pools of this service were made for {running.layout}",
+                field="layout",
+                value=call.layout,
+                remedy="use those sizes, or a service of its own for this model",
+            )
+        answer = running.ask(self._attach_event(call), AttachAnswer)
+        # Secrets end with their engine; here, so that they are never more than one set an attached engine.
+        self.tethers.revoke(self.tethers.engines - self._attached())
+        return Attached(answer=answer, pools=running.pools, secrets=self.tethers.issue(answer.engine))
+
+    async def keep_alive(self, event: events.KeepAlive, wait_seconds: float) -> KeepAliveAnswer:
+        """Waits for news at most so long, and no longer than half of what the lease has left."""
+        answer = self.ask(event, KeepAliveAnswer)
+        wait = min(wait_seconds, WAIT_SECONDS_MAX, (answer.lease_expire_time - event.time) / 2)
+        if answer.notices or answer.state is not EngineState.ATTACHED or wait <= 0:
+            return answer
+        await self._waits.wait(event.engine, wait)
+        try:
+            return self.ask(dataclasses.replace(event, time=now()), KeepAliveAnswer)
+        except FieldInvalid:
+            # A Step has overtaken this call, told a later completed step, and was told the news itself.
+            return answer
+
+    def detach(self, event: events.Detach) -> None:
+        """Of an engine that no store knows there is nothing to free."""
+        if self._running is None:
+            return
+        self.tethers.revoke({event.engine})
+        self.ask(event, Done)
+        self._waits.wake(event.engine)
+
+    def usage(self) -> Usage:
+        """Of the tiers that were asked for."""
+        config = self._config
+        sizes = {Tier.GPU: config.gpu_bytes, Tier.CPU: config.cpu_bytes, Tier.DISK: config.disk_bytes}
+        if self._running is None:
+            tiers = tuple(_without_frames(tier) for tier, size in sizes.items() if size)
+            return Usage(revision=Revision(0), tiers=tiers, engines=())
+        usage = self._running.usage()
+        return dataclasses.replace(usage, tiers=tuple(tier for tier in usage.tiers if sizes[tier.tier]))
+
+    @property
+    def tiers_degraded(self) -> set[Tier]:
+        return {Tier.DISK} if self._disk is not None and self._disk.degraded else set()
+
+    def end_waits(self) -> None:
+        """KeepAlives that wait are answered, and later ones don't wait: the service is about to stop."""
+        self._waits.close()
+
+    async def drain(self, seconds: float) -> None:
+        if self._running is not None:
+            await self._running.drain(seconds)
+
+    async def close(self, seconds: float) -> bool:
+        """Ends everything but the disk, which its opener may close after this if it says True."""
+        if self._making is not None:
+            self._making.cancel()
+            await asyncio.wait([self._making])
+        await self.tethers.close()
+        return await self._running.close(seconds) if self._running is not None else True
+
+    # --- The first Attach.
+
+    async def _make(self, layout: Layout) -> RunningStore:
+        """All who attach meanwhile wait for the same; it goes on when the deadline of a caller has passed."""
+        frames = count_frames(self._config, layout, self._disk)
+        if self._making is None:
+            self._making = asyncio.create_task(self._run(layout, frames))
+            self._making.add_done_callback(self._made)
+        return await asyncio.shield(self._making)
+
+    def _made(self, making: asyncio.Task[RunningStore]) -> None:
+        self._making = None
+        # All callers may have gone meanwhile; then nobody else has looked at the error.
+        if not making.cancelled() and (error := making.exception()) is not None:
+            log.warning("no pools were made: %s", error)
+
+    async def _run(self, layout: Layout, frames: FrameCounts) -> RunningStore:
+        pools = await make_pools(layout, frames)
+        try:
+            found = await asyncio.to_thread(_find_stored, self._disk, layout)
+            running = RunningStore(
+                layout=layout,
+                store=self._make_store(layout, frames),
+                pools=pools,
+                disk=self._disk,
+                waits=self._waits,
+                failed=self._stop,
+            )
+        except BaseException:
+            pools.close()
+            raise
+        self._running = running
+        running.ask(events.BlocksFound(time=now(), blocks=found), Done)
+        self.tethers.serve_pools(pools.gpu.fds)
+        return running
+
+    def _make_store(self, layout: Layout, frames: FrameCounts) -> Store:
+        config = self._config
+        store_config = StoreConfig(
+            block_tokens=layout.block_tokens,
+            gpu_frames=frames.gpu,
+            cpu_frames=frames.cpu,
+            disk_frames=frames.disk,
+            tenants={name: self._names.tenant_id(name) for name in config.tenants},
+            default_tenant=config.tenants[0],
+            engines_max=config.engines_max,
+            lease_seconds_max=config.lease_seconds,
+            high_watermark=config.high_watermark,
+            low_watermark=config.low_watermark,
+        )
+        return Store(store_config, Lru(), LengthThreshold(config.drop_tokens_max))
+
+    def _attach_event(self, call: AttachCall) -> events.Attach:
+        engine = EngineId(str(uuid.uuid4()))
+        layout = call.layout
+        namespace = self._names.namespace_id(
+            layout.fingerprint, layout.block_bytes, layout.block_tokens, layout.ranks, layout.description
+        )
+        longest = self._config.lease_seconds
+        return events.Attach(
+            time=now(),
+            engine=engine,
+            request_id=call.request_id,
+            namespace=namespace,
+            writer=self._names.writer_id(engine, call.build),
+            build=call.build,
+            lease_seconds=min(call.lease_seconds or longest, longest),
+        )
+
+    # --- Tethers.
+
+    def _attached(self) -> set[EngineId]:
+        return {each.engine for each in self.usage().engines if each.state is EngineState.ATTACHED}
+
+    def _tether_opened(self, engine: EngineId, pid: int) -> None:
+        # A secret may outlive its engine. Whoever maps then would hold frames that nobody knows of.
+        if engine not in self._attached():
+            raise EngineExpired("the engine is gone", field="engine", value=engine, remedy="attach again")
+        self.ask(events.TetherOpened(time=now(), engine=engine, pid=pid), Done)
+
+    def _tethers_closed(self, engine: EngineId) -> None:
+        # A store that is stopping has no use for it.
+        with suppress(CheckFailed):
+            self.ask(events.TethersClosed(time=now(), engine=engine), Done)
+
+
+def _find_stored(disk: DiskTier | None, layout: Layout) -> tuple[StoredKey, ...]:
+    return tuple(disk.stored(layout.block_bytes * layout.ranks)) if disk is not None else ()
+
+
+def _without_frames(tier: Tier) -> TierUsage:
+    return TierUsage(
+        tier=tier,
+        frames_total=0,
+        frames_free=0,
+        frames_cached=0,
+        frames_pinned=0,
+        frames_quarantined=0,
+        pressure=Pressure.LOW,
+        blocks_moved_in=0,
+        blocks_failed=0,
+        blocks_evicted=0,
+    )

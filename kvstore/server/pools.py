@@ -1,0 +1,105 @@
+"""The pools of the tiers, made with the first Attach, for its layout.
+
+Configured bytes become frames here: a frame stands on every rank, at a stride of whole pages. Want of
+memory is tried again for a while, for an engine of the service before may still hold its pools.
+"""
+
+import asyncio
+import logging
+from dataclasses import dataclass
+
+from kvstore.core.errors import FieldInvalid, PoolUnavailable
+from kvstore.server.clock import now
+from kvstore.server.config import ServeConfig
+from kvstore.server.layout import Layout
+from kvstore.server.sizes import format_bytes
+from kvstore.tiers.disk import DiskTier
+from kvstore.tiers.pool import HostPool, frame_stride_bytes
+
+__all__ = ["FrameCounts", "Pools", "count_frames", "make_pools"]
+
+TRY_SECONDS = 10.0
+PAUSE_SECONDS = 0.25
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrameCounts:
+    """0: no such tier."""
+
+    gpu: int
+    cpu: int
+    disk: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pools:
+    gpu: HostPool
+    cpu: HostPool | None
+
+    def close(self) -> None:
+        self.gpu.close()
+        if self.cpu is not None:
+            self.cpu.close()
+
+
+def count_frames(config: ServeConfig, layout: Layout, disk: DiskTier | None) -> FrameCounts:
+    """Refuses a layout of which not one block fits a tier that was asked for."""
+    frame_bytes = frame_stride_bytes(layout.block_bytes) * layout.ranks
+    counts = FrameCounts(
+        gpu=config.gpu_bytes // frame_bytes,
+        cpu=config.cpu_bytes // frame_bytes,
+        disk=disk.capacity_blocks(layout.block_bytes * layout.ranks) if disk is not None else 0,
+    )
+    tiers = (
+        ("--gpu", config.gpu_bytes, counts.gpu),
+        ("--cpu", config.cpu_bytes, counts.cpu),
+        ("--disk-bytes", config.disk_bytes, counts.disk),
+    )
+    for flag, asked, count in tiers:
+        if asked and not count:
+            raise FieldInvalid(
+                f"a frame is {frame_bytes} bytes, and {flag} is {asked}",
+                field="layout.block_bytes",
+                value=layout.block_bytes,
+                remedy=f"start the service with a larger {flag}",
+            )
+    return counts
+
+
+async def make_pools(layout: Layout, frames: FrameCounts) -> Pools:
+    end = now() + TRY_SECONDS
+    while True:
+        try:
+            # In a thread: to allocate gigabytes of pages takes seconds.
+            return await asyncio.to_thread(_make_pools, layout, frames)
+        except PoolUnavailable as error:
+            if now() >= end:
+                raise _unavailable(error) from error
+            log.info("no memory for the pools yet: %s", error)
+        await asyncio.sleep(PAUSE_SECONDS)
+
+
+def _make_pools(layout: Layout, frames: FrameCounts) -> Pools:
+    gpu = HostPool("gpu", frames.gpu, layout.block_bytes, layout.ranks, option="--gpu")
+    try:
+        cpu = _make_cpu(layout, frames.cpu) if frames.cpu else None
+    except BaseException:
+        gpu.close()
+        raise
+    log.info("made pools of %s", format_bytes(gpu.size_bytes + (cpu.size_bytes if cpu else 0)))
+    return Pools(gpu=gpu, cpu=cpu)
+
+
+def _make_cpu(layout: Layout, frames: int) -> HostPool:
+    return HostPool("cpu", frames, layout.block_bytes, layout.ranks, option="--cpu")
+
+
+def _unavailable(error: PoolUnavailable) -> PoolUnavailable:
+    return PoolUnavailable(
+        f"{error.message}; tried for {TRY_SECONDS:g} seconds",
+        field=error.field,
+        value=error.value,
+        remedy=f"end engines of an earlier service, which may still hold its memory, or {error.remedy}",
+    )

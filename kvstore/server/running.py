@@ -1,0 +1,129 @@
+"""A store at work: the only caller of `Store.handle`, on the one thread of the event loop.
+
+Events come in from calls, tethers, ends of transfers and ten ticks a second; effects go out to the
+movers and to waiting KeepAlives. A bug in the core, or a mover thread that has died, ends it: from
+then on every event is refused and no state is touched any more.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import TypeVar
+
+from kvstore.core.effects import Answer, Done, Effects
+from kvstore.core.errors import CheckFailed, KVStoreError
+from kvstore.core.events import Event, Tick, TransferEnded
+from kvstore.core.store import Store
+from kvstore.core.types import TransferId
+from kvstore.core.usage import Usage
+from kvstore.server.clock import now
+from kvstore.server.layout import Layout
+from kvstore.server.pools import Pools
+from kvstore.server.waits import Waits
+from kvstore.tiers.disk import DiskTier
+from kvstore.tiers.movers import Movers
+
+__all__ = ["RunningStore"]
+
+TICK_SECONDS = 0.1
+
+AnswerKind = TypeVar("AnswerKind", bound=Answer)
+
+log = logging.getLogger(__name__)
+
+
+class RunningStore:
+    """Made and used on the event loop's thread. `failed` is called once, when it can't go on."""
+
+    def __init__(
+        self,
+        *,
+        layout: Layout,
+        store: Store,
+        pools: Pools,
+        disk: DiskTier | None,
+        waits: Waits,
+        failed: Callable[[], None],
+    ) -> None:
+        self.layout = layout
+        self.pools = pools
+        self.failure: Exception | None = None
+        self._store = store
+        self._waits = waits
+        self._failed = failed
+        self._loop = asyncio.get_running_loop()
+        self._moving: set[TransferId] = set()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._movers = Movers(pools.gpu, pools.cpu, disk, self._ended_in_thread)
+        self._ticker: asyncio.Handle = self._loop.call_soon(self._tick)
+
+    def ask(self, event: Event, kind: type[AnswerKind]) -> AnswerKind:
+        """Has the store handle an event and starts what follows. `kind` is the answer it must have."""
+        if self.failure is not None:
+            raise CheckFailed(f"the store is stopping: {self.failure}")
+        try:
+            effects = self._store.handle(event)
+            if not isinstance(effects.answer, kind):
+                raise CheckFailed(f"{type(event).__name__} was answered with {type(effects.answer).__name__}")
+            self._start(effects)
+        except KVStoreError:
+            raise
+        except Exception as error:
+            self._fail(error)
+            raise CheckFailed(f"the store has met a bug and stops: {error}") from error
+        return effects.answer
+
+    def usage(self) -> Usage:
+        return self._store.usage()
+
+    async def drain(self, seconds: float) -> None:
+        """Lets the transfers that run end, and those that follow from their ends."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._idle.wait(), seconds)
+
+    async def close(self, seconds: float) -> bool:
+        """Lets the movers end what they have, after a bug too: nobody takes the frames that they read.
+
+        False: a thread still hangs in a call, so nothing that it may touch was closed.
+        """
+        self._ticker.cancel()
+        ended = await asyncio.to_thread(self._movers.close, seconds)
+        if ended:
+            self.pools.close()
+        return ended
+
+    def _start(self, effects: Effects) -> None:
+        if effects.transfers or effects.deletes:
+            self._moving.update(transfer.id for transfer in effects.transfers)
+            if self._moving:
+                self._idle.clear()
+            self._movers.start(effects.transfers, effects.deletes)
+        for engine in effects.wake:
+            self._waits.wake(engine)
+
+    def _ended_in_thread(self, transfer: TransferId, failed: Sequence[int]) -> None:
+        self._loop.call_soon_threadsafe(self._ended, transfer, tuple(failed))
+
+    def _ended(self, transfer: TransferId, failed: tuple[int, ...]) -> None:
+        self._moving.discard(transfer)
+        # The next transfer may follow from this one's end: idle is only who has nothing after that.
+        with suppress(CheckFailed):
+            self.ask(TransferEnded(time=now(), transfer=transfer, failed=failed), Done)
+        if not self._moving:
+            self._idle.set()
+
+    def _tick(self) -> None:
+        self._ticker = self._loop.call_later(TICK_SECONDS, self._tick)
+        if self.failure is None and not self._movers.alive():
+            self._fail(CheckFailed(f"a mover thread has died: {self._movers.error}"))
+        with suppress(CheckFailed):
+            self.ask(Tick(time=now()), Done)
+
+    def _fail(self, error: Exception) -> None:
+        self.failure = error
+        log.critical("the store can't go on: %s", error, exc_info=error)
+        self._idle.set()
+        self._waits.close()
+        self._failed()

@@ -1,0 +1,89 @@
+"""The service from start to end: all is checked and taken before the socket answers, and given back in
+the opposite order.
+
+A start that can't succeed raises a `KVStoreError` and leaves nothing behind. Exit status 0: asked to
+stop. 1: the store has met a bug, and what is safe was written to disk.
+"""
+
+import asyncio
+import logging
+import signal
+from pathlib import Path
+
+import grpc.aio
+
+from kvstore.core.errors import ConfigInvalid
+from kvstore.server.config import ServeConfig
+from kvstore.server.driver import Driver
+from kvstore.server.service import make_server
+from kvstore.server.sizes import format_bytes
+from kvstore.server.sockets import claimed, file_identity, private_files, remove, tether_path
+from kvstore.tiers.disk import DiskTier
+
+__all__ = ["serve"]
+
+# What a stop may take: calls that are being answered, transfers that run, threads in a call.
+CALLS_SECONDS = 1.0
+DRAIN_SECONDS = 10.0
+MOVERS_SECONDS = 5.0
+
+log = logging.getLogger(__name__)
+
+
+async def serve(config: ServeConfig) -> int:
+    """Runs until SIGTERM, SIGINT or a bug; returns the exit status."""
+    stop = asyncio.Event()
+    disk = DiskTier.open(config.disk_path, config.disk_bytes) if config.disk_path is not None else None
+    driver = Driver(config, disk, stop.set)
+    try:
+        await _serve_sockets(config, driver, stop)
+    finally:
+        ended = await driver.close(MOVERS_SECONDS)
+        if disk is not None and ended:
+            disk.close()
+    return 0 if driver.failure is None else 1
+
+
+async def _serve_sockets(config: ServeConfig, driver: Driver, stop: asyncio.Event) -> None:
+    server = make_server(driver, tether_path(config.socket))
+    bound: dict[Path, tuple[int, int]] = {}
+    try:
+        with claimed(config.socket), private_files():
+            _bind(server, config.socket)
+            bound[config.socket] = file_identity(config.socket)
+            driver.tethers.start(tether_path(config.socket))
+            bound[tether_path(config.socket)] = file_identity(tether_path(config.socket))
+        await server.start()
+        log.info("kvstore ready on unix:%s %s", config.socket, _sizes(config))
+        await _wait(stop)
+        log.info("stopping")
+        driver.end_waits()
+        await server.stop(CALLS_SECONDS)
+        await driver.drain(DRAIN_SECONDS)
+    finally:
+        await server.stop(None)
+        for path, identity in bound.items():
+            remove(path, identity)
+
+
+def _bind(server: grpc.aio.Server, path: Path) -> None:
+    try:
+        server.add_insecure_port(f"unix:{path}")
+    except RuntimeError as error:
+        remedy = "choose another socket"
+        raise ConfigInvalid(f"can't listen: {error}", field="--socket", value=path, remedy=remedy) from error
+
+
+async def _wait(stop: asyncio.Event) -> None:
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    await stop.wait()
+    # The handlers stay: a second signal must not cut the end short, which has bounds of its own.
+
+
+def _sizes(config: ServeConfig) -> str:
+    sizes = [f"gpu {format_bytes(config.gpu_bytes)}", f"cpu {format_bytes(config.cpu_bytes)}"]
+    if config.disk_path is not None:
+        sizes.append(f"disk {format_bytes(config.disk_bytes)} in {config.disk_path}")
+    return " ".join(sizes)

@@ -1,0 +1,33 @@
+"""Services of their own for the tests of the server."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.server.harness import Service
+
+
+@pytest.fixture
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Short: the path of a socket has 107 bytes at most."""
+    return tmp_path_factory.mktemp("kv")
+
+
+@pytest.fixture
+def make_service(folder: Path) -> Iterator[Callable[..., Service]]:
+    """Makes services in this test's folder; all are ended with the test, whatever became of it."""
+    services: list[Service] = []
+
+    def make(*flags: str, **sizes: int) -> Service:
+        services.append(Service(folder, *flags, **sizes))
+        return services[-1]
+
+    yield make
+    for service in services:
+        service.end()
+
+
+@pytest.fixture
+def service(make_service: Callable[..., Service]) -> Service:
+    return make_service().start()
