@@ -1,0 +1,102 @@
+"""The one channel to the service, and the rules of calling over it.
+
+Every call has a deadline. Every method may be asked twice: attach by its request id, a step by its number,
+the rest because they are idempotent. So a call that found no answer is made again, with the same bytes, by
+this module and not by gRPC, which knows neither the bounds nor the tethers.
+"""
+
+import os
+import threading
+import time
+from typing import TypeVar
+
+import grpc
+from google.protobuf.message import Message
+
+from kvstore.client import errors
+from kvstore.v1 import kvstore_pb2_grpc as rpc
+
+__all__ = ["Service"]
+
+MESSAGE_BYTES_MAX = 64 << 20
+PAUSE_SECONDS_FIRST, PAUSE_SECONDS_MAX = 0.01, 0.25
+
+# No HTTP/2 pings (gRPC's default): tethers tell sooner, and servers send pingers away (too_many_pings).
+OPTIONS = (
+    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.enable_retries", 0),
+    # A service that was started again is to be found within a second.
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.max_reconnect_backoff_ms", 250),
+    # Otherwise the back-off of an older client in this process would be ours too.
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_http_proxy", 0),
+)
+
+Request = TypeVar("Request", bound=Message)
+Response = TypeVar("Response", bound=Message)
+
+
+class Service:
+    def __init__(self, address: str, deadline_seconds: float) -> None:
+        if not deadline_seconds > 0:
+            raise ValueError(f"deadline_seconds must be above 0, not {deadline_seconds}")
+        self.address = address
+        self.deadline_seconds = deadline_seconds
+        self._pid = os.getpid()
+        self._channel = grpc.insecure_channel(address, options=OPTIONS)
+        self.stub = rpc.KVStoreStub(self._channel)
+
+    @property
+    def in_forked_child(self) -> bool:
+        return os.getpid() != self._pid
+
+    def check_process(self) -> None:
+        """No thread, gRPC's or ours, lives on in a forked child: a call there could hang for ever."""
+        if self.in_forked_child:
+            raise errors.ForkedChild(
+                f"this client belongs to process {self._pid}, not to its forked child {os.getpid()}; "
+                "start children with 'spawn', and let each make a client of its own"
+            )
+
+    def call(
+        self,
+        method: "grpc.UnaryUnaryMultiCallable[Request, Response]",
+        request: Request,
+        *,
+        timeout: float,
+        patience: float = 0.0,
+        lost: threading.Event | None = None,
+        started: "grpc.Future[Response] | None" = None,
+    ) -> Response:
+        """Asks until there is an answer, patience is at its end, or `lost` is set; `timeout` bounds each try.
+
+        `started` is a first try that is under way.
+        """
+        lost = lost or threading.Event()
+        deadline = time.monotonic() + patience
+        pause = PAUSE_SECONDS_FIRST
+        while True:
+            try:
+                # The blocking form is quicker by a third where there is nothing to do meanwhile.
+                return started.result() if started else method(request, timeout=timeout)
+            except grpc.RpcError as error:
+                problem = errors.from_rpc(error)
+            except grpc.FutureCancelledError:
+                problem = errors.ServiceLost("the client was closed during the call")
+            out_of_time = time.monotonic() + pause >= deadline
+            if not isinstance(problem, errors.Unanswered) or out_of_time or lost.wait(pause):
+                raise problem
+            pause = min(2 * pause, PAUSE_SECONDS_MAX)
+            started = None
+
+    def start(
+        self, method: "grpc.UnaryUnaryMultiCallable[Request, Response]", request: Request
+    ) -> "grpc.Future[Response]":
+        return method.future(request, timeout=self.deadline_seconds)
+
+    def close(self) -> None:
+        # In a forked child gRPC is not to be touched at all.
+        if not self.in_forked_child:
+            self._channel.close()

@@ -1,0 +1,217 @@
+"""The client: what an inference engine uses of the service.
+
+    with Client() as client:
+        client.attach(Layout(block_tokens=16, block_bytes=..., ranks=1, fingerprint=...))
+        frames = client.pools[0].frames
+        response = client.step([operations.allocate(1, 100, block_keys=chain.keys)])
+
+One thread uses a client; the client has one more of its own, which keeps the lease. Calls raise ServiceLost
+when the service is gone, at the latest two seconds after its death, and pools are unmapped then. Memory
+itself goes with the last array made from it: the engine drops its views and tensors, and attaches again. It
+can also go on without.
+"""
+
+import contextlib
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
+
+from kvstore.client.address import default_address
+from kvstore.client.attachment import Attachment, PendingStep
+from kvstore.client.calls import Service
+from kvstore.client.errors import ClientError, Refused, ServiceLost, Unanswered
+from kvstore.client.mapping import MappedPool, map_pools
+from kvstore.client.operations import duration
+from kvstore.client.tables import BlockTables
+from kvstore.v1 import kvstore_pb2 as pb
+
+__all__ = ["Client", "Layout"]
+
+# The first Attach makes the pools, and the kernel clears every page of them.
+ATTACH_SECONDS = 60.0
+# An old engine may still hold the memory that the new pools need.
+POOL_PATIENCE_SECONDS = 10.0
+ATTACH_PAUSE_SECONDS = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """How this engine reads a frame. Caches are shared between equal fingerprints only."""
+
+    block_tokens: int
+    block_bytes: int  # On one rank.
+    ranks: int = 1
+    fingerprint: bytes  # 32 bytes, over all that makes KV differ besides its tokens.
+    description: Mapping[str, str] = field(default_factory=dict)  # For people.
+
+
+class Client:
+    def __init__(self, address: str = "", *, deadline_seconds: float = 2.0) -> None:
+        """Connects to nothing yet. `address` empty: this user's default. The deadline bounds one try."""
+        self._service = Service(address or default_address(), deadline_seconds)
+        self._attachment: Attachment | None = None
+        self._frame_count = 0
+
+    def attach(
+        self,
+        layout: Layout,
+        *,
+        build: str = "",
+        lease_seconds: float = 10.0,
+        map_ranks: Sequence[int] | None = None,
+    ) -> None:
+        """Becomes an engine of the service, and maps the pools of these ranks (None: of all)."""
+        self._service.check_process()
+        if self._attachment is not None:
+            if not self._attachment.is_lost:
+                raise ClientError(f"attached already, as {self.engine}: detach first")
+            self._attachment.close()
+            self._attachment = None
+        request = pb.AttachRequest(
+            request_id=str(uuid.uuid4()),
+            layout=_to_message(layout),
+            lease=duration(lease_seconds),
+            build=build,
+        )
+        response = self._ask_attach(request)
+        try:
+            ranks = range(layout.ranks) if map_ranks is None else map_ranks
+            pools = map_pools(response, ranks, layout.block_bytes, seconds=self._service.deadline_seconds)
+        except BaseException:
+            self._give_up(response.engine)
+            raise
+        tables = BlockTables(layout.block_tokens)
+        self._frame_count = response.pools[0].frame_count
+        self._attachment = Attachment(self._service, response.engine, pools, tables, lease_seconds)
+
+    @property
+    def engine(self) -> str:
+        return self._attached().engine
+
+    @property
+    def store_epoch(self) -> int:
+        return self._attached().store_epoch
+
+    @property
+    def pools(self) -> list[MappedPool]:
+        """In the order of `map_ranks`."""
+        return self._attached().pools
+
+    @property
+    def frame_count(self) -> int:
+        return self._frame_count
+
+    @property
+    def tables(self) -> BlockTables:
+        return self._attached().tables
+
+    @property
+    def next_step(self) -> int:
+        return self._attached().next_step
+
+    def start_step(self, operations: Sequence[pb.Operation], *, completed_step: int) -> PendingStep:
+        """Sends the next step while the work of the one before is on the GPU.
+
+        `completed_step` is the last step whose work has ended: two below this one when sent one step ahead.
+        """
+        return self._attached().start_step(operations, completed_step)
+
+    def step(
+        self, operations: Sequence[pb.Operation], *, completed_step: int | None = None
+    ) -> pb.StepResponse:
+        """`completed_step` None: all steps before this one have completed."""
+        attachment = self._attached()
+        if completed_step is None:
+            completed_step = attachment.next_step - 1
+        return attachment.step(operations, completed_step)
+
+    def wait_events(self, seconds: float, *, completed_step: int | None = None) -> list[pb.Event]:
+        """Waits for events not told yet; may come back early with none.
+
+        With `completed_step` it also tells that work has ended, where no next step is there to say so.
+        """
+        return self._attached().wait_events(seconds, completed_step)
+
+    def lookup(self, keys: Sequence[bytes], *, tenant: str = "") -> pb.LookupResponse:
+        attachment = self._attached()
+        request = pb.LookupRequest(tenant=tenant, block_keys=keys, engine=attachment.engine)
+        return attachment.call(self._service.stub.Lookup, request)
+
+    def usage(self) -> pb.Usage:
+        """Needs no attach."""
+        self._service.check_process()
+        request, timeout = pb.GetUsageRequest(), self._service.deadline_seconds
+        return self._service.call(self._service.stub.GetUsage, request, timeout=timeout)
+
+    def detach(self) -> None:
+        """Frees all sequences, at once. It is the engine's word that no work of it is under way.
+
+        Of a service that is lost there is no leave to take.
+        """
+        attachment = self._attached()
+        with contextlib.suppress(ServiceLost):
+            attachment.call(self._service.stub.Detach, pb.DetachRequest(name=attachment.engine))
+        attachment.close()
+        self._attachment = None
+
+    def close(self) -> None:
+        """Ends tethers and channel without a word to the service, which sees the tethers end."""
+        attachment, self._attachment = self._attachment, None
+        if attachment is not None and self._service.in_forked_child:
+            attachment.close_pools()
+        elif attachment is not None:
+            attachment.close()
+        self._service.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Detaches when all went well; where not, work may be under way, and only tethers tell its end."""
+        try:
+            if kind is None and self._attachment is not None and not self._service.in_forked_child:
+                self.detach()
+        finally:
+            self.close()
+
+    def _attached(self) -> Attachment:
+        self._service.check_process()
+        if self._attachment is None:
+            raise ClientError("not attached: call attach() first")
+        return self._attachment
+
+    def _ask_attach(self, request: pb.AttachRequest) -> pb.AttachResponse:
+        """One request id for all tries, so that there is one engine whatever gets lost."""
+        begin = time.monotonic()
+        while True:
+            try:
+                return self._service.call(self._service.stub.Attach, request, timeout=ATTACH_SECONDS)
+            except Unanswered:
+                patience = self._service.deadline_seconds
+                if time.monotonic() - begin >= patience:
+                    raise
+            except Refused as refused:
+                if refused.reason != "POOL_UNAVAILABLE" or time.monotonic() - begin >= POOL_PATIENCE_SECONDS:
+                    raise
+            time.sleep(ATTACH_PAUSE_SECONDS)
+
+    def _give_up(self, engine: pb.Engine) -> None:
+        """An engine that could not map is of no use, and ends by its lease if this is not heard."""
+        with contextlib.suppress(ClientError):
+            request, timeout = pb.DetachRequest(name=engine.name), self._service.deadline_seconds
+            self._service.call(self._service.stub.Detach, request, timeout=timeout)
+
+
+def _to_message(layout: Layout) -> pb.BlockLayout:
+    return pb.BlockLayout(
+        block_tokens=layout.block_tokens,
+        block_bytes=layout.block_bytes,
+        ranks=layout.ranks,
+        fingerprint=layout.fingerprint,
+        description=dict(layout.description),
+    )

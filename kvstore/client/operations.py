@@ -1,0 +1,98 @@
+"""The operations of a step, built in one line each. What they mean stands in kvstore.proto."""
+
+from collections.abc import Sequence
+
+from google.protobuf import duration_pb2
+
+from kvstore.v1 import kvstore_pb2 as pb
+
+__all__ = [
+    "allocate",
+    "commit",
+    "duration",
+    "end_session",
+    "fork",
+    "free",
+    "swap_in",
+    "swap_out",
+    "update_activity",
+]
+
+
+def allocate(
+    sequence: int,
+    token_count: int,
+    *,
+    block_keys: Sequence[bytes] = (),
+    session: str = "",
+    turn: int = 0,
+    priority: int = 0,
+    known_blocks: int = 0,
+    tenant: str = "",
+) -> pb.Operation:
+    """`known_blocks`: what `tables.table(sequence)` holds already, so that the answer need not repeat it."""
+    request = pb.AllocateRequest(
+        sequence=sequence,
+        token_count=token_count,
+        block_keys=block_keys,
+        session=session,
+        turn=turn,
+        priority=priority,
+        known_blocks=known_blocks,
+        tenant=tenant,
+    )
+    return pb.Operation(allocate=request)
+
+
+def fork(parent: int, children: Sequence[int]) -> pb.Operation:
+    return pb.Operation(fork=pb.ForkRequest(parent=parent, children=children))
+
+
+def swap_in(sequence: int) -> pb.Operation:
+    return pb.Operation(swap=pb.SwapRequest(sequence=sequence, direction=pb.SwapRequest.IN))
+
+
+def swap_out(
+    sequence: int, filled_tokens: int, mode: pb.SwapRequest.Mode.ValueType = pb.SwapRequest.AUTO
+) -> pb.Operation:
+    request = pb.SwapRequest(
+        sequence=sequence, direction=pb.SwapRequest.OUT, mode=mode, filled_tokens=filled_tokens
+    )
+    return pb.Operation(swap=request)
+
+
+def free(
+    sequences: Sequence[int],
+    retention: pb.FreeRequest.Retention.ValueType = pb.FreeRequest.RETENTION_UNSPECIFIED,
+) -> pb.Operation:
+    return pb.Operation(free=pb.FreeRequest(sequences=sequences, retention=retention))
+
+
+def commit(sequence: int, first_block: int, block_keys: Sequence[bytes]) -> pb.Operation:
+    request = pb.CommitRequest(sequence=sequence, first_block=first_block, block_keys=block_keys)
+    return pb.Operation(commit=request)
+
+
+def update_activity(
+    sequence: int,
+    activity: pb.Activity.ValueType,
+    *,
+    filled_tokens: int = 0,
+    resume_seconds: float | None = None,
+) -> pb.Operation:
+    """`resume_seconds` None: when it will run again is not known."""
+    request = pb.UpdateActivityRequest(sequence=sequence, activity=activity, filled_tokens=filled_tokens)
+    if resume_seconds is not None:
+        request.resume_delay.CopyFrom(duration(resume_seconds))
+    return pb.Operation(update_activity=request)
+
+
+def end_session(session: str, tenant: str = "") -> pb.Operation:
+    return pb.Operation(end_session=pb.EndSessionRequest(session=session, tenant=tenant))
+
+
+def duration(seconds: float) -> duration_pb2.Duration:
+    """In whole microseconds: a clock tells no more, and a float holds no more."""
+    value = duration_pb2.Duration()
+    value.FromMicroseconds(round(seconds * 1e6))
+    return value

@@ -1,0 +1,178 @@
+"""What the store has said of this engine's sequences: where their blocks are.
+
+Work here is per operation and per changed block, in plain lists: numpy is called once for all the slots of a
+batch, and a table that did not change is not copied.
+
+A response is taken in the order of the contract's phases, not of the request: forks, frees, swaps out,
+allocations, swaps in; then its events, for they tell how things are after the step.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from kvstore.client.errors import ClientError, SharedTail
+from kvstore.v1 import kvstore_pb2 as pb
+
+__all__ = ["BlockTables"]
+
+State: TypeAlias = pb.Sequence.State.ValueType
+# States in which the store holds no frames for a sequence.
+AWAY = (pb.Sequence.SWAPPED, pb.Sequence.DROPPED)
+# The order in which a step is applied (kvstore.proto, Step), as far as tables are concerned.
+_PHASES = {
+    kind: index
+    for index, kind in enumerate(["fork", "free", "update_activity", "swap_out", "allocate", "swap_in"])
+}
+
+
+@dataclass(slots=True)
+class _Row:
+    state: State
+    frames: list[int]  # In token order. Those of a SWAPPING_IN sequence are not to be read yet.
+    token_count: int  # For so many tokens there is room, as last allocated.
+    tail_shared: bool  # The part-filled last block may be another sequence's too, until the next Allocate.
+
+    def move(self, state: State, frames: Sequence[int]) -> None:
+        """`frames`: the whole table, or none where it stays as it is."""
+        if state == pb.Sequence.STATE_UNSPECIFIED:  # Nothing was said.
+            return
+        self.state = state
+        if state in AWAY:
+            self.frames.clear()
+        elif frames:
+            self.frames[:] = frames
+
+
+class BlockTables:
+    def __init__(self, block_tokens: int) -> None:
+        self._block_tokens = block_tokens
+        self._rows: dict[int, _Row] = {}
+
+    def __contains__(self, sequence: int) -> bool:
+        return sequence in self._rows
+
+    def table(self, sequence: int) -> list[int]:
+        """The list itself, not a copy: later steps change it in place. Read it, leave it as it is."""
+        return self._row(sequence).frames
+
+    def state(self, sequence: int) -> State:
+        return self._row(sequence).state
+
+    def slots(self, sequence: int, first_token: int, token_count: int) -> npt.NDArray[np.int64]:
+        """Where the KV of these tokens is to be written (`slot_mapping`)."""
+        return self.slots_of([(sequence, first_token, token_count)])
+
+    def slots_of(self, spans: Iterable[tuple[int, int, int]]) -> npt.NDArray[np.int64]:
+        """The slots of a whole batch, one span of tokens after the other, as in `slots`."""
+        slots: list[int] = []
+        size = self._block_tokens
+        for sequence, first, count in spans:
+            frames = self._writable(sequence, first, count).frames
+            at, end = first, first + count
+            while at < end:
+                offset = at % size
+                length = min(size - offset, end - at)
+                start = frames[at // size] * size + offset
+                slots.extend(range(start, start + length))
+                at += length
+        return np.array(slots, dtype=np.int64)
+
+    def apply(self, operations: Sequence[pb.Operation], response: pb.StepResponse) -> None:
+        """Takes in the answer to a step, once; its events must be new."""
+        if len(operations) != len(response.results):
+            raise ClientError(
+                f"{len(operations)} operations were answered by {len(response.results)} results"
+            )
+        pairs = zip(operations, response.results, strict=True)
+        for operation, result in sorted(pairs, key=lambda pair: _phase(pair[0])):
+            match operation.WhichOneof("kind"):
+                case "fork":
+                    self._apply_fork(operation.fork, result.fork)
+                case "free":
+                    for sequence in operation.free.sequences:
+                        self._rows.pop(sequence, None)
+                case "update_activity":
+                    self._apply_activity(operation.update_activity.sequence, result.update_activity.state)
+                case "swap":
+                    self._apply_swap(operation.swap, result.swap)
+                case "allocate":
+                    self._apply_allocate(operation.allocate, result.allocate)
+        self.apply_events(response.events.events)
+
+    def apply_events(self, events: Iterable[pb.Event]) -> None:
+        for event in events:
+            moved = event.sequence_moved
+            # Of a sequence that was freed, events may still be on their way.
+            row = self._rows.get(moved.sequence) if event.HasField("sequence_moved") else None
+            if row is not None:
+                row.move(moved.state, moved.block_table)
+
+    def _apply_fork(self, request: pb.ForkRequest, response: pb.ForkResponse) -> None:
+        if response.outcome != pb.OUTCOME_OK:
+            return
+        parent = self._row(request.parent)
+        part_filled = parent.token_count % self._block_tokens != 0
+        for child in request.children:
+            if child not in self._rows:
+                self._rows[child] = _Row(parent.state, list(parent.frames), parent.token_count, part_filled)
+                parent.tail_shared = part_filled
+
+    def _apply_activity(self, sequence: int, state: State) -> None:
+        """This answer has no table; where the sequence has come back at once, the event after it has."""
+        row = self._rows.get(sequence)
+        if row is not None:
+            row.move(state, ())
+
+    def _apply_swap(self, request: pb.SwapRequest, response: pb.SwapResponse) -> None:
+        self._row(request.sequence).move(response.state, response.block_table)
+
+    def _apply_allocate(self, request: pb.AllocateRequest, response: pb.AllocateResponse) -> None:
+        if response.outcome == pb.OUTCOME_NEVER:
+            return
+        row = self._rows.setdefault(request.sequence, _Row(response.state, [], 0, False))
+        row.move(response.state, ())
+        if response.outcome == pb.OUTCOME_LATER:
+            return
+        if response.first_block > len(row.frames):
+            raise ClientError(
+                f"sequence {request.sequence}: {len(row.frames)} blocks are known, the answer starts at "
+                f"block {response.first_block}; known_blocks was {request.known_blocks}"
+            )
+        row.frames[response.first_block :] = response.block_table
+        row.token_count = max(row.token_count, request.token_count)
+        row.tail_shared = False
+
+    def _row(self, sequence: int) -> _Row:
+        try:
+            return self._rows[sequence]
+        except KeyError:
+            raise ClientError(f"sequence {sequence} was never allocated, or is freed") from None
+
+    def _writable(self, sequence: int, first: int, count: int) -> _Row:
+        """The row, if this span of it may be written to."""
+        row, size = self._row(sequence), self._block_tokens
+        if row.state != pb.Sequence.RESIDENT:
+            raise ClientError(
+                f"sequence {sequence} is {pb.Sequence.State.Name(row.state)}: not to be written to"
+            )
+        if first < 0 or count < 0 or first + count > len(row.frames) * size:
+            raise ClientError(
+                f"sequence {sequence} has room for {len(row.frames) * size} tokens, and not "
+                f"for {count} from {first} on"
+            )
+        if row.tail_shared and count and (first + count - 1) // size >= row.token_count // size:
+            raise SharedTail(
+                f"sequence {sequence} shares its last block since a fork: Allocate before writing to it"
+            )
+        return row
+
+
+def _phase(operation: pb.Operation) -> int:
+    kind = operation.WhichOneof("kind") or ""
+    if kind == "swap":
+        return _PHASES["swap_in" if operation.swap.direction == pb.SwapRequest.IN else "swap_out"]
+    return _PHASES.get(kind, 0)
