@@ -36,10 +36,12 @@ check: $(STAMP)
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/python tools/protos.py --check
+	$(BIN)/python tools/states.py --check
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/mypy
 
 format: $(STAMP)
+	$(BIN)/python tools/states.py
 	$(BIN)/ruff check --fix-only --exit-zero
 	$(BIN)/ruff format
 

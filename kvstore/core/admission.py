@@ -146,7 +146,7 @@ class Admission:
         """
         blocks = self._memory.blocks
         pool = self._memory.pools[Tier.GPU]
-        held_frames = int((blocks.live[pool.owned()] > 0).sum())
+        held_frames = self._memory.held_on_gpu()
         mine = np.array(request.held, np.int32)
         needed = request.fresh + int((blocks.live[mine] == 0).sum()) + self._frames_ahead(request, time)
         return max(0, needed - (pool.frame_count - held_frames))

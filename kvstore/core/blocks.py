@@ -45,6 +45,9 @@ class Blocks:
         # References of swapped sequences: a copy must stay in the CPU or disk tier.
         self.claims = np.zeros(capacity, np.int32)
 
+        # Whether the work that writes it has completed, so that a swap-out may copy it.
+        self.offered = np.zeros(capacity, np.bool_)
+
         # Replicas by tier. A frame that is not valid is being filled, or about to be.
         self.frame = np.full((len(Tier), capacity), NO_FRAME, np.int32)
         self.valid = np.zeros((len(Tier), capacity), np.bool_)
@@ -70,6 +73,10 @@ class Blocks:
         self.shared = np.zeros(capacity, np.bool_)
         # Whether a copy is wanted on disk as soon as one is in the CPU tier.
         self.to_disk = np.zeros(capacity, np.bool_)
+        # Whether it waits in the CPU tier for its turn to be written.
+        self.to_write = np.zeros(capacity, np.bool_)
+        # Whether it goes as soon as nobody uses it and nothing moves it.
+        self.unwanted = np.zeros(capacity, np.bool_)
 
         self._free = np.arange(capacity - 1, -1, -1, dtype=np.int32)
         self.free_count = capacity
@@ -86,7 +93,7 @@ class Blocks:
         """Gives rows back that nothing refers to any more and that have no frame."""
         self.generation[rows] += 1
         self.taken[rows] = False
-        for table in (self.to_disk, self.reused, self.shared):
+        for table in (self.to_disk, self.to_write, self.reused, self.shared, self.offered, self.unwanted):
             table[rows] = False
         self.owner[rows] = 0
         for row in rows.tolist():

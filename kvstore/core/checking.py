@@ -44,8 +44,8 @@ class _Outlook:
 
     config: StoreConfig
     engine: Engine
-    # Committed blocks by sequence, where this step changes them; token counts of new children.
-    committed: dict[SequenceId, int] = field(default_factory=dict)
+    # Keys by block that this step commits; token counts of new children.
+    committed: dict[SequenceId, dict[int, BlockKey]] = field(default_factory=dict)
     children: dict[SequenceId, int] = field(default_factory=dict)
     freed: set[SequenceId] = field(default_factory=set)
     created: set[SequenceId] = field(default_factory=set)
@@ -148,7 +148,8 @@ def _check_commit(outlook: _Outlook, operation: Commit, where: str) -> None:
     _check_keys(operation.block_keys, f"{where}.block_keys")
     if sequence.state is SequenceState.DROPPED:
         return
-    done = outlook.committed.get(operation.sequence, sequence.committed)
+    new = outlook.committed.setdefault(operation.sequence, {})
+    done = sequence.committed + len(new)
     end = operation.first_block + len(operation.block_keys)
     if operation.first_block > done:
         raise FieldInvalid(
@@ -158,15 +159,15 @@ def _check_commit(outlook: _Outlook, operation: Commit, where: str) -> None:
             remedy="commit blocks in order",
         )
     _at_most(f"{where}.block_keys", end, tokens // outlook.config.block_tokens, "full blocks of the sequence")
-    again = min(end, sequence.committed) - operation.first_block
-    known = sequence.keys[operation.first_block : operation.first_block + again] if again > 0 else []
-    if list(operation.block_keys[: len(known)]) != known:
-        raise FieldInvalid(
-            "a block is committed already under another key",
-            field=f"{where}.block_keys",
-            value=operation.first_block,
-            remedy="a block's content and key never change",
-        )
+    for place, key in enumerate(operation.block_keys, operation.first_block):
+        known = sequence.keys[place] if place < sequence.committed else new.setdefault(place, key)
+        if key != known:
+            raise FieldInvalid(
+                "the block is committed under another key",
+                field=f"{where}.block_keys[{place - operation.first_block}]",
+                value=key.hex(),
+                remedy="a block's content and key never change",
+            )
     if end > done and sequence.state is SequenceState.SWAPPING_IN:
         raise FieldInvalid(
             "the sequence is being swapped in: nothing can have been computed into it",
@@ -174,7 +175,6 @@ def _check_commit(outlook: _Outlook, operation: Commit, where: str) -> None:
             value=operation.sequence,
             remedy="wait for SequenceMoved(RESIDENT)",
         )
-    outlook.committed[operation.sequence] = max(done, end)
 
 
 def _check_fork(outlook: _Outlook, operation: Fork, where: str) -> None:

@@ -23,7 +23,7 @@ from kvstore.core.types import (
     WriterId,
 )
 
-__all__ = ["Engine", "Fence", "Publish", "Release", "SessionEnd", "SwapOut"]
+__all__ = ["Engine", "Fence", "Publish", "Release", "SessionEnd", "SwapOut", "Unclaim"]
 
 # What takes effect when a step has completed. An engine has one queue of these, in order.
 
@@ -55,6 +55,15 @@ class Release:
 
 
 @dataclass(slots=True, kw_only=True)
+class Unclaim:
+    """Claims of a freed sequence end: what it had committed is published, if from copies below."""
+
+    fence: StepNumber
+    rows: Rows
+    retention: Retention
+
+
+@dataclass(slots=True, kw_only=True)
 class SwapOut:
     """The sequence's blocks may be copied."""
 
@@ -70,7 +79,7 @@ class SessionEnd:
     owner: int
 
 
-Fence = Publish | Release | SwapOut | SessionEnd
+Fence = Publish | Release | Unclaim | SwapOut | SessionEnd
 
 
 @dataclass(slots=True, eq=False)

@@ -6,7 +6,7 @@ import numpy as np
 
 from kvstore.core.admission import Admission
 from kvstore.core.blocks import NO_FRAME, Rows, concat
-from kvstore.core.engines import Engine, Fence, Release, SessionEnd
+from kvstore.core.engines import Engine, Fence, Release, SessionEnd, Unclaim
 from kvstore.core.events import Free
 from kvstore.core.leaving import Leaving
 from kvstore.core.memory import Memory
@@ -30,52 +30,56 @@ class Freeing:
         self._leaving = leaving
         self._settling = settling
 
-    def free(self, engine: Engine, operation: Free, fence: StepNumber) -> None:
-        """Unknown sequences are passed over."""
-        known = dict.fromkeys(id for id in operation.sequences if id in engine.sequences)
-        gone = [engine.sequences.pop(id) for id in known]
-        self._free(engine, gone, operation.retention, fence)
+    def free(self, engine: Engine, operations: Iterable[Free], fence: StepNumber) -> None:
+        """Unknown sequences are passed over, and of two operations on one the first counts."""
+        gone: dict[Retention, list[Sequence]] = {}
+        for operation in operations:
+            for id in operation.sequences:
+                sequence = engine.sequences.pop(id, None)
+                if sequence is not None:
+                    gone.setdefault(_retention(sequence, operation.retention), []).append(sequence)
+        self._free(engine, gone, fence)
 
-    def _free(self, engine: Engine, gone: list[Sequence], retention: Retention, fence: StepNumber) -> None:
-        for sequence in gone:
-            sequence.freed = True
-            self._swaps.stop_waiting(sequence)
-            self._admission.leave(sequence)
-            self._leaving.idle.pop(sequence, None)
-            engine.moved.pop(sequence.id, None)
-        for kept, sequences in _by_retention(gone, retention).items():
-            self._release(engine, sequences, kept, fence)
+    def _free(self, engine: Engine, gone: dict[Retention, list[Sequence]], fence: StepNumber) -> None:
+        for retention, sequences in gone.items():
+            for sequence in sequences:
+                sequence.freed = True
+                self._swaps.stop_waiting(sequence)
+                self._admission.leave(sequence)
+                self._leaving.idle.pop(sequence, None)
+                engine.moved.pop(sequence.id, None)
+            self._release(engine, sequences, retention, fence)
 
     def _release(self, engine: Engine, gone: list[Sequence], retention: Retention, fence: StepNumber) -> None:
-        blocks = self._memory.blocks
         claimed = concat(sequence.claimed for sequence in gone)
-        blocks.unclaim(claimed)
-        swapped = [sequence for sequence in gone if sequence.state is SequenceState.SWAPPED]
+        if claimed.size:
+            published = max(sequence.commit_fence for sequence in gone)
+            engine.fences.append(Unclaim(fence=published, rows=claimed, retention=retention))
         on_gpu = [sequence for sequence in gone if sequence.state is not SequenceState.SWAPPED]
         # A swap-out has put its references into limbo already.
-        blocks.give_up(concat(sequence.rows for sequence in on_gpu if not _leaves(sequence)))
+        given_up = concat(sequence.rows for sequence in on_gpu if not _leaves(sequence))
+        self._memory.blocks.give_up(given_up)
         rows = concat(sequence.rows for sequence in on_gpu)
         if rows.size:
             engine.fences.append(Release(fence=fence, rows=rows, retention=retention))
-        if claimed.size:
-            self._memory.collect(claimed)
-            self._settling.retain(concat(sequence.rows for sequence in swapped), retention)
 
     # --------------------------------------------------------------- engines that are gone
 
     def abandon(self, engine: Engine) -> None:
         """The engine is gone or silent: frees all it has. Frames that it may still write to stay
         held, as its quarantine, until `release_quarantine`. Commits not yet visible never will be."""
-        gone = list(engine.sequences.values())
-        engine.sequences.clear()
-        self._free(engine, gone, Retention.DEFAULT, engine.last_step)
+        everything = Free(sequences=tuple(engine.sequences))
+        self.free(engine, [everything], engine.last_step)
         engine.quarantine = [each for each in engine.fences if isinstance(each, Release | SessionEnd)]
+        # Copies below are the service's own: they need not wait for anybody's death.
+        unclaims: list[Fence] = [each for each in engine.fences if isinstance(each, Unclaim)]
         engine.fences.clear()
         engine.pending.clear()
         engine.moved.clear()
         engine.pressed.clear()
         # Held, not in limbo: nothing says when they will come back.
         self._memory.blocks.take_back(_rows(engine.quarantine))
+        self._settling.release(unclaims)
 
     def release_quarantine(self, engine: Engine) -> None:
         """No process maps the pools for this engine any more: all its work has ended."""
@@ -100,12 +104,8 @@ def _leaves(sequence: Sequence) -> bool:
     return sequence.state is SequenceState.SWAPPING_OUT or sequence.cancelled
 
 
-def _by_retention(gone: Iterable[Sequence], asked: Retention) -> dict[Retention, list[Sequence]]:
+def _retention(sequence: Sequence, asked: Retention) -> Retention:
     """DEFAULT means SESSION where the sequence names one, else CACHE."""
-    sorted_out: dict[Retention, list[Sequence]] = {}
-    for sequence in gone:
-        retention = asked
-        if asked is Retention.DEFAULT:
-            retention = Retention.SESSION if sequence.session else Retention.CACHE
-        sorted_out.setdefault(retention, []).append(sequence)
-    return sorted_out
+    if asked is not Retention.DEFAULT:
+        return asked
+    return Retention.SESSION if sequence.session else Retention.CACHE

@@ -1,34 +1,31 @@
 """Allocate and swap IN: from what is asked to frames, and from frames to answers."""
 
-from array import array
-from collections.abc import Sequence as Many
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from kvstore.core.admission import Admission, Request, Urgency
 from kvstore.core.blocks import concat
 from kvstore.core.config import StoreConfig
-from kvstore.core.effects import AllocateResult, FrameCopy, SwapResult
-from kvstore.core.engines import Engine, Release
+from kvstore.core.engines import Engine
 from kvstore.core.events import Allocate
+from kvstore.core.leaving import Leaving
 from kvstore.core.memory import Memory
 from kvstore.core.prefix import domain_id
 from kvstore.core.sequences import Sequence
 from kvstore.core.settling import session_owner
-from kvstore.core.swaps import Swaps
+from kvstore.core.swaps import Arrival, Swaps
+from kvstore.core.tails import Tails
 from kvstore.core.types import (
+    Activity,
     BlockRow,
-    Frame,
     Outcome,
-    Retention,
     SequenceState,
-    StepNumber,
     Tier,
     blocks_for_tokens,
 )
 
-__all__ = ["Asked", "Copies", "Granting"]
+__all__ = ["Asked", "Granting"]
 
 _COMING = (SequenceState.RESIDENT, SequenceState.SWAPPING_IN)
 
@@ -45,24 +42,21 @@ class Asked:
     request: Request | None = None
     outcome: Outcome = Outcome.LATER
     frames_short: int = 0
-
-
-@dataclass(slots=True)
-class Copies:
-    """Tails that got frames of their own: old blocks and new ones."""
-
-    sources: list[int] = field(default_factory=list)
-    targets: list[int] = field(default_factory=list)
+    # A swap IN of what runs already: all that its engine has written is valid.
+    runs: bool = False
 
 
 class Granting:
     """Plans what sequences need, has it granted, and gives it to them."""
 
-    def __init__(self, config: StoreConfig, memory: Memory, swaps: Swaps, admission: Admission) -> None:
+    def __init__(
+        self, config: StoreConfig, memory: Memory, swaps: Swaps, admission: Admission, leaving: Leaving
+    ) -> None:
         self._config = config
         self._memory = memory
         self._swaps = swaps
         self._admission = admission
+        self._leaving = leaving
         self._lone_sequences = 0
 
     # ---------------------------------------------------------------------- planning
@@ -94,10 +88,15 @@ class Granting:
     def ask_in(self, engine: Engine, sequence: Sequence) -> Asked:
         """What a sequence needs to come back to the GPU."""
         asked = Asked(sequence, sequence.token_count)
+        told = sequence not in self._leaving.idle and sequence.id not in engine.moved
+        asked.runs = sequence.state is SequenceState.RESIDENT and told
         if sequence.state is SequenceState.SWAPPING_OUT:
             self._swaps.cancel_out(sequence)
         if sequence.state in _COMING:
             asked.outcome = Outcome.OK
+        elif sequence.state is SequenceState.SWAPPED and sequence.commit_fence > engine.completed_step:
+            # What it has committed since is published from the copies below: in a step or two.
+            asked.outcome = Outcome.LATER
         elif sequence.state is SequenceState.SWAPPED:
             room = blocks_for_tokens(sequence.token_count, self._config.block_tokens)
             fresh = room - len(sequence.rows)
@@ -129,16 +128,9 @@ class Granting:
         """New blocks at the end, and one in the place of a part-filled last one that others share."""
         size = self._config.block_tokens
         fresh = blocks_for_tokens(token_count, size) - len(sequence.rows)
-        if sequence.forked and self._shares_tail(sequence):
+        if sequence.forked:
             fresh = max(fresh, 0) + 1
         return Request(sequence, Urgency.GROW, fresh=fresh) if fresh > 0 else None
-
-    def _shares_tail(self, sequence: Sequence) -> bool:
-        sequence.forked = (
-            sequence.token_count % self._config.block_tokens != 0
-            and self._memory.blocks.sharers(sequence.rows[-1]) > 1
-        )
-        return sequence.forked
 
     def _plan_prefix(self, engine: Engine, sequence: Sequence, urgency: Urgency) -> Request:
         """The cached prefix and new blocks behind it. At least one token is always computed."""
@@ -159,55 +151,44 @@ class Granting:
     def grant(self, asked: list[Asked], time: float) -> list[Asked]:
         """Has all requests granted that can be; returns those that wait, with what they lack."""
         by_request = {each.request: each for each in asked if each.request is not None}
-        waiting = [by_request[request] for request in self._admission.grant(list(by_request), time)]
         for each in by_request.values():
-            each.outcome = Outcome.LATER if each in waiting else Outcome.OK
+            each.outcome = Outcome.OK
+        waiting = [by_request[request] for request in self._admission.grant(list(by_request), time)]
+        for each in waiting:
+            each.outcome = Outcome.LATER
         return waiting
 
     def shortage(self, asked: Asked, time: float) -> int:
         return self._admission.frames_short(asked.request, time) if asked.request else 0
 
-    def apply(self, engine: Engine, asked: list[Asked], step: StepNumber, copies: Copies) -> None:
+    def apply(self, asked: list[Asked], tails: Tails) -> None:
         """Gives granted frames to their sequences."""
-        granted = [each.request for each in asked if each.request and each.outcome is Outcome.OK]
-        self._note_hits([request for request in granted if request.sequence.state is SequenceState.DROPPED])
-        splits = len(copies.sources)
-        for each in asked:
-            request = each.request
-            if request is None or each.outcome is not Outcome.OK:
-                continue
+        granted = [each for each in asked if each.request and each.outcome is Outcome.OK]
+        requests = [each.request for each in granted if each.request]
+        self._note_hits([each for each in requests if each.sequence.state is SequenceState.DROPPED])
+        arriving: list[Arrival] = []
+        for each, request in zip(granted, requests, strict=True):
             sequence = request.sequence
             if request.urgency is Urgency.GROW:
-                self._grow(each, request, copies)
-            elif sequence.state is SequenceState.SWAPPED:
-                self._swaps.start_in(sequence, request.held, request.granted, sequence.filled_tokens)
+                self._grow(each, request, tails)
             else:
-                sequence.committed = len(request.held)
-                filled = len(request.held) * self._config.block_tokens
-                self._swaps.start_in(sequence, request.held, request.granted, filled)
+                if sequence.state is SequenceState.DROPPED:
+                    sequence.committed = len(request.held)
+                    sequence.filled_tokens = len(request.held) * self._config.block_tokens
+                arriving.append(Arrival(sequence, request.held, request.granted))
             sequence.token_count = max(sequence.token_count, each.token_count)
-        if sources := copies.sources[splits:]:
-            # The engine copies in this step: what it copies from stays until the step has completed.
-            rows = np.array(sources, np.int32)
-            engine.fences.append(Release(fence=step, rows=rows, retention=Retention.CACHE))
+        for each in asked:
+            # OK means that the engine runs it.
+            if each.sequence and each.outcome is Outcome.OK:
+                each.sequence.activity = Activity.RUNNING
+                self._leaving.idle.pop(each.sequence, None)
+        self._swaps.start_in(arriving)
 
-    def _grow(self, asked: Asked, request: Request, copies: Copies) -> None:
+    def _grow(self, asked: Asked, request: Request, tails: Tails) -> None:
         sequence, fresh = request.sequence, request.granted
         if sequence.forked:
-            blocks, tail = self._memory.blocks, np.array(sequence.rows[-1:], np.int32)
-            spare = np.array(fresh[:1], np.int32)
-            sequence.forked = False
-            if blocks.sharers(tail[0]) > 1:
-                blocks.give_up(tail)
-                copies.sources.append(sequence.rows[-1])
-                copies.targets.append(fresh[0])
-                # A part-filled block is not committed, so no fence looks at this place of the table.
-                sequence.rows[-1] = fresh[0]
+            if tails.split(sequence, fresh[0]):
                 asked.known_blocks = min(asked.known_blocks, len(sequence.rows) - 1)
-            else:
-                # The others have got tails of their own in this very step.
-                blocks.release(spare)
-                self._memory.collect(spare)
             fresh = fresh[1:]
         sequence.rows.extend(fresh)
 
@@ -220,6 +201,7 @@ class Granting:
         counts = [len(request.held) for request in requests]
         owners = np.repeat([request.sequence.owner for request in requests], counts)
         blocks.reused[rows] = True
+        blocks.unwanted[rows] = False
         blocks.shared[rows[blocks.owner[rows] != owners]] = True
         best = self._memory.best_tier(rows).tolist()
         size, begin = self._config.block_tokens, 0
@@ -228,61 +210,3 @@ class Granting:
             gpu, cpu, disk = (mine.count(tier) * size for tier in Tier)
             request.sequence.found_tokens = (gpu, cpu, disk)
             begin += count
-
-    # --------------------------------------------------------------------- answering
-
-    def frames(self, tables: Many["array[int]"]) -> list[tuple[Frame, ...]]:
-        """GPU frames of many tables: one look for all."""
-        frames = self._memory.blocks.frame[Tier.GPU, concat(tables)].tolist()
-        split: list[tuple[Frame, ...]] = []
-        begin = 0
-        for table in tables:
-            split.append(tuple(frames[begin : begin + len(table)]))
-            begin += len(table)
-        return split
-
-    def answer_allocate(self, asked: list[Asked]) -> list[AllocateResult]:
-        tables = self.frames([self._told(each) for each in asked])
-        return [self._allocate_result(each, table) for each, table in zip(asked, tables, strict=True)]
-
-    def _told(self, asked: Asked) -> "array[int]":
-        """The part of the table that the engine does not know yet."""
-        if asked.sequence is None or asked.outcome is not Outcome.OK:
-            return array("i")
-        return asked.sequence.rows[asked.known_blocks :]
-
-    def _allocate_result(self, asked: Asked, table: tuple[Frame, ...]) -> AllocateResult:
-        sequence = asked.sequence
-        if sequence is None or asked.outcome is not Outcome.OK:
-            return AllocateResult(
-                outcome=asked.outcome,
-                state=sequence.state if sequence else SequenceState.DROPPED,
-                frames_short=asked.frames_short,
-            )
-        return AllocateResult(
-            outcome=Outcome.OK,
-            state=sequence.state,
-            cached_tokens=sum(sequence.found_tokens),
-            block_table=table,
-            first_block=asked.known_blocks,
-            tier_tokens=sequence.found_tokens,
-        )
-
-    def answer_in(self, asked: list[Asked]) -> list[SwapResult]:
-        tables = self.frames([self._told(each) for each in asked])
-        return [
-            SwapResult(
-                outcome=each.outcome,
-                state=each.sequence.state if each.sequence else SequenceState.DROPPED,
-                block_table=table,
-                valid_tokens=each.sequence.filled_tokens if each.sequence else 0,
-                frames_short=each.frames_short,
-            )
-            for each, table in zip(asked, tables, strict=True)
-        ]
-
-    def frame_copies(self, copies: Copies) -> tuple[FrameCopy, ...]:
-        if not copies.sources:
-            return ()
-        sources, targets = self.frames([array("i", copies.sources), array("i", copies.targets)])
-        return tuple(FrameCopy(source=s, target=t) for s, t in zip(sources, targets, strict=True))

@@ -71,12 +71,12 @@ class Leaving:
         sequence.rows = array("i")
         sequence.committed = sequence.filled_tokens = 0
 
-    def relieve(self, frames_short: int, time: float) -> list[Sequence]:
+    def relieve(self, frames_short: int, time: float) -> dict[Sequence, Engine]:
         """Moves idle sequences out until so many frames are on their way back; returns them.
 
         Of low priority first, then parked before waiting, then those that rest longest.
         """
-        moved: list[Sequence] = []
+        moved: dict[Sequence, Engine] = {}
         blocks = self._memory.blocks
         for sequence in sorted(self.idle, key=_worth):
             if frames_short <= 0:
@@ -85,7 +85,7 @@ class Leaving:
             frames_short -= int((blocks.live[rows] == 1).sum())
             engine = self.idle[sequence]
             self.leave(engine, sequence, sequence.filled_tokens, SwapMode.AUTO, sequence.quiet_step, time)
-            moved.append(sequence)
+            moved[sequence] = engine
         return moved
 
 

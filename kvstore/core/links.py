@@ -8,7 +8,7 @@ what the store does in the background; each link has few transfers under way, of
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,9 +37,11 @@ ORDER = (LOAD, READ, LOAD, COPY, WRITE)
 class _Queue:
     """Rows that wait for a link, and the transfers that it has under way."""
 
-    asked: deque[int]
-    background: deque[int]
+    asked: deque[int] = field(default_factory=deque)
+    background: deque[int] = field(default_factory=deque)
     under_way: int = 0
+    # Rows were put back: nothing is tried again before something has changed.
+    stalled: bool = False
 
     def take(self, count: int) -> list[int]:
         """The next rows, each once."""
@@ -48,6 +50,12 @@ class _Queue:
             while queue and len(rows) < count:
                 rows[queue.popleft()] = None
         return list(rows)
+
+    def put_back(self, rows: Rows, *, asked: bool) -> None:
+        """These find no room now."""
+        if rows.size:
+            (self.asked if asked else self.background).extendleft(reversed(rows.tolist()))
+            self.stalled = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +73,7 @@ class Links:
     def __init__(self, config: StoreConfig, memory: Memory) -> None:
         self._config = config
         self._memory = memory
-        self._queues = {link: _Queue(deque(), deque()) for link in LINKS}
+        self._queues = {link: _Queue() for link in LINKS}
         self._under_way: dict[TransferId, tuple[Link, Rows]] = {}
         self._last_id = 0
         self.blocks_moved_in = [0 for _ in Tier]
@@ -74,6 +82,7 @@ class Links:
     def ask(self, link: Link, rows: Iterable[int]) -> None:
         """An engine waits for these blocks."""
         self._queues[link].asked.extend(rows)
+        self._queues[link].stalled = False
 
     def ask_in_background(self, link: Link, rows: Iterable[int]) -> None:
         """These blocks are to be copied down when the link has nothing better to do.
@@ -84,6 +93,13 @@ class Links:
         room = self._memory.blocks.capacity - len(queue)
         for row, _ in zip(rows, range(room), strict=False):
             queue.append(row)
+
+    def ask_to_write(self, rows: Rows) -> None:
+        """These blocks of the CPU tier are to be on disk too."""
+        blocks = self._memory.blocks
+        rows = rows[(blocks.frame[Tier.DISK, rows] == NO_FRAME) & ~blocks.unwanted[rows]]
+        blocks.to_write[rows] = True
+        self.ask_in_background(WRITE, rows.tolist())
 
     @property
     def under_way(self) -> dict[TransferId, tuple[Link, Rows]]:
@@ -98,24 +114,30 @@ class Links:
             queue = self._queues[link]
             # Writes go one at a time: a block is written with or after its parent.
             most = 1 if link == WRITE else self._config.transfers_per_link_max
-            while queue.under_way < most and (queue.asked or queue.background):
+            # Each row that waits is looked at once at the most.
+            left = len(queue.asked) + len(queue.background)
+            while queue.under_way < most and left > 0 and not queue.stalled:
+                left -= self._config.transfer_blocks_max
                 rows = self._next(link, queue)
-                if rows is None:
-                    break
                 if rows.size:
                     started.append(self._begin(link, rows))
         return started
 
-    def _next(self, link: Link, queue: _Queue) -> Rows | None:
-        """Rows of the link's next transfer, their target frames taken. None: no room just now."""
+    def resume(self) -> None:
+        """Something has moved, or time has passed: room that was lacking may be there."""
+        for queue in self._queues.values():
+            queue.stalled = False
+
+    def _next(self, link: Link, queue: _Queue) -> Rows:
+        """Rows of the link's next transfer, their target frames taken; perhaps none."""
         rows = np.array(queue.take(self._config.transfer_blocks_max), np.int32)
         if link == LOAD:
             return self._next_load(rows)
         if link == READ:
             return self._next_read(rows, queue)
         if link == COPY:
-            return self._next_copy(rows)
-        return self._next_write(rows)
+            return self._next_copy(rows, queue)
+        return self._next_write(rows, queue)
 
     def _next_load(self, rows: Rows) -> Rows:
         rows = rows[self._wanted(rows)]
@@ -124,15 +146,15 @@ class Links:
         ready: Rows = rows[at_hand]
         return ready
 
-    def _next_read(self, rows: Rows, queue: _Queue) -> Rows | None:
+    def _next_read(self, rows: Rows, queue: _Queue) -> Rows:
         """Reads pass through the CPU tier, and may use the frames kept for that passage."""
         blocks = self._memory.blocks
         rows = rows[self._wanted(rows)]
         self.ask(LOAD, rows[blocks.valid[Tier.CPU, rows]].tolist())
         rows = rows[(blocks.frame[Tier.CPU, rows] == NO_FRAME) & blocks.valid[Tier.DISK, rows]]
         fitting = self._take_frames(Tier.CPU, rows)
-        queue.asked.extendleft(reversed(rows[fitting.size :].tolist()))
-        return None if rows.size and not fitting.size else fitting
+        queue.put_back(rows[fitting.size :], asked=True)
+        return fitting
 
     def _wanted(self, rows: Rows) -> NDArray[np.bool_]:
         """Whether a GPU frame waits to be filled and no transfer fills it yet."""
@@ -141,24 +163,37 @@ class Links:
         wanted: NDArray[np.bool_] = unfilled & (blocks.pins[Tier.GPU, rows] == 0)
         return wanted
 
-    def _next_copy(self, rows: Rows) -> Rows:
-        """Swapped sequences have their CPU frames already; cached blocks get theirs if there is room."""
+    def _next_copy(self, rows: Rows, queue: _Queue) -> Rows:
+        """Swapped sequences have their CPU frames already. Cached blocks get theirs as there is room:
+        those on their way to disk wait for it, others are let go."""
         blocks = self._memory.blocks
         rows = rows[blocks.valid[Tier.GPU, rows]]
         taken = blocks.frame[Tier.CPU, rows] != NO_FRAME
         begun = blocks.valid[Tier.CPU, rows] | (blocks.pins[Tier.CPU, rows] > 0)
-        swapped = rows[taken & ~begun]
-        cached = rows[~taken & blocks.indexed[rows]]
-        cached = cached[self._parent_is(blocks.frame[Tier.CPU] != NO_FRAME, cached)]
-        cached = self._take_frames(Tier.CPU, cached, self._config.cpu_frames_reserved)
-        return np.concatenate([swapped, cached])
+        ready = blocks.indexed[rows] | blocks.offered[rows]
+        swapped = rows[taken & ~begun & ready]
+        cached = rows[~taken & blocks.indexed[rows] & ~blocks.valid[Tier.DISK, rows]]
+        below = (blocks.frame[Tier.CPU] != NO_FRAME) | blocks.valid[Tier.DISK]
+        cached = cached[self._parent_is(below, cached)]
+        cached = cached[~blocks.unwanted[cached]]
+        spare = self._config.cpu_frames_reserved
+        fitting = self._take_frames(Tier.CPU, cached, spare, in_background=True)
+        lacking = cached[fitting.size :]
+        queue.put_back(lacking[blocks.to_disk[lacking]], asked=False)
+        return np.concatenate([swapped, fitting])
 
-    def _next_write(self, rows: Rows) -> Rows:
+    def _next_write(self, rows: Rows, queue: _Queue) -> Rows:
+        """Blocks whose parent is on its way down come again after it."""
         blocks = self._memory.blocks
+        blocks.to_write[rows] = False
         rows = rows[blocks.valid[Tier.CPU, rows] & (blocks.frame[Tier.DISK, rows] == NO_FRAME)]
-        rows = rows[blocks.indexed[rows]]
+        rows = rows[blocks.indexed[rows] & ~blocks.unwanted[rows]]
         rows = rows[np.argsort(blocks.depth[rows], kind="stable")]
-        rows = rows[self._parent_is(blocks.valid[Tier.DISK], rows)]
+        ready = self._parent_is(blocks.valid[Tier.DISK], rows)
+        early, rows = rows[~ready], rows[ready]
+        early = early[blocks.to_disk[blocks.parent[early]]]
+        blocks.to_write[early] = True
+        queue.background.extend(early.tolist())
         # A block is not written at the cost of the one that it hangs on.
         parents = blocks.parent[rows]
         parents = np.unique(parents[parents != NO_ROW])
@@ -167,10 +202,10 @@ class Links:
         blocks.pins[Tier.DISK, parents] -= 1
         return rows
 
-    def _take_frames(self, tier: Tier, rows: Rows, spare: int = 0) -> Rows:
+    def _take_frames(self, tier: Tier, rows: Rows, spare: int = 0, *, in_background: bool = False) -> Rows:
         """Target frames for as many of the leading rows as there is room for, by halves."""
         count = rows.size
-        while count and not self._memory.make_room(tier, count, spare):
+        while count and not self._memory.make_room(tier, count, spare, in_background=in_background):
             count //= 2
         self._memory.add_replicas(tier, rows[:count])
         return rows[:count]
@@ -213,6 +248,7 @@ class Links:
         check(transfer in self._under_way, f"transfer {transfer} ended twice, or never began")
         (source, target), rows = self._under_way.pop(transfer)
         self._queues[source, target].under_way -= 1
+        self.resume()
         blocks = self._memory.blocks
         blocks.pins[source, rows] -= 1
         blocks.pins[target, rows] -= 1
@@ -222,6 +258,9 @@ class Links:
         blocks.valid[target, good] = True
         self.blocks_moved_in[target] += good.size
         self.blocks_failed[target] += bad.size
+        if target is Tier.DISK:
+            # What can't be written is not tried again before it is asked for again.
+            blocks.to_disk[bad] = False
         # A GPU frame that could not be filled belongs to its sequences: they decide (swaps.py).
         if target is not Tier.GPU:
             self._memory.drop_replicas(target, bad)

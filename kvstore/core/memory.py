@@ -58,18 +58,47 @@ class Memory:
         blocks.hold(new)
         return new
 
-    def make_room(self, tier: Tier, count: int, spare: int = 0) -> bool:
-        """Sees to `count` free frames, with `spare` more that are free or could be. All or nothing."""
+    def make_room(self, tier: Tier, count: int, spare: int = 0, *, in_background: bool = False) -> bool:
+        """Sees to `count` free frames, with `spare` more that are free or could be. All or nothing.
+
+        In the background, blocks of the CPU tier that wait to be written to disk are left there.
+        """
         free = self.pools[tier].free_count
         if free >= count + spare:
             return True
         wanted = count + spare - free
-        victims = self.eviction.victims(tier, wanted, lambda rows: self.removable(tier, rows))
+        victims = self._victims(tier, wanted, in_background)
+        if len(victims) < wanted and not in_background and self._forget_stuck(tier):
+            free = self.pools[tier].free_count
+            wanted = max(0, count + spare - free)
+            victims = self._victims(tier, wanted, in_background)
         if len(victims) < wanted:
             return False
         if count > free:
             self.evict(tier, np.array(victims[: count - free], np.int32))
         return True
+
+    def _victims(self, tier: Tier, count: int, in_background: bool) -> list[BlockRow]:
+        def removable(rows: Sequence[BlockRow]) -> list[BlockRow]:
+            if tier is Tier.CPU and in_background:
+                rows = [row for row in rows if not self.blocks.to_write[row]]
+            return self.removable(tier, rows)
+
+        return self.eviction.victims(tier, count, removable)
+
+    def _forget_stuck(self, tier: Tier) -> bool:
+        """Forgets idle blocks whose only copy is in the tier while idle blocks in others hang on them.
+
+        A copy down has failed, or its child's has overtaken it. Rare, so it may look at everything.
+        """
+        blocks = self.blocks
+        indexed = np.flatnonzero(blocks.indexed).astype(np.int32)
+        may_go, last = self._may_go(tier, indexed)
+        pinned = (blocks.pins[:, indexed] > 0).any(axis=0)
+        busy = blocks.in_use(indexed) | (blocks.claims[indexed] > 0) | pinned
+        needed = self.prefix.with_ancestors(indexed[busy])
+        stuck = np.setdiff1d(indexed[may_go & last & (blocks.children[indexed] > 0)], needed)
+        return bool(self.forget(stuck).size)
 
     def add_replicas(self, tier: Tier, rows: Rows) -> None:
         """Gives each block a frame in the tier, still to be filled. There is room."""
@@ -82,7 +111,8 @@ class Memory:
         blocks = self.blocks
         check(not blocks.pins[tier, rows].any(), "a pinned frame was given back")
         if tier is Tier.DISK:
-            self.deleted += [self.stored_key(row) for row in rows[blocks.valid[tier, rows]].tolist()]
+            stored = rows[blocks.valid[tier, rows]].tolist()
+            self.deleted += [self.stored_key(row) for row in stored if not self._is_stored_again(row)]
         self.pools[tier].give(blocks.frame[tier, rows])
         blocks.frame[tier, rows] = NO_FRAME
         blocks.valid[tier, rows] = False
@@ -136,33 +166,51 @@ class Memory:
         return doomed
 
     def discard(self, rows: Rows) -> None:
-        """Takes out of every tier what of these indexed blocks nobody uses, tails first."""
+        """Takes out of every tier what of these indexed blocks nobody uses, tails first. What a
+        transfer still moves goes when that has ended (`discard_again`)."""
+        self.blocks.unwanted[rows] = True
         rows = rows[np.argsort(-self.blocks.depth[rows], kind="stable")]
         for tier in Tier:
             self.evict(tier, np.array(self.removable(tier, rows[self.blocks.indexed[rows]]), np.int32))
 
+    def discard_again(self, rows: Rows) -> None:
+        """Of blocks whose transfer has ended, those that were to be discarded meanwhile."""
+        unwanted = self.prefix.with_ancestors(rows[self.blocks.unwanted[rows]])
+        if unwanted.size:
+            self.discard(unwanted[self.blocks.unwanted[unwanted]])
+
     # ------------------------------------------------------------------------ questions
 
     def removable(self, tier: Tier, candidates: "Sequence[BlockRow] | Rows") -> list[BlockRow]:
-        """Of the candidates, in their order, those that may leave the tier one after the other."""
+        """Of the candidates those that may leave the tier one after the other: in their order, but
+        a parent that is named before its children right after the last of these."""
         blocks = self.blocks
         rows = np.array(candidates, np.int32)
         may_go, last = self._may_go(tier, rows)
-        left_in = blocks.children_in[tier, rows].tolist()
-        left = blocks.children[rows].tolist()
-        gone_in: dict[int, int] = {}
-        gone: dict[int, int] = {}
+        rows, last = rows[may_go], last[may_go]
+        facts = zip(
+            rows.tolist(),
+            last.tolist(),
+            blocks.parent[rows].tolist(),
+            blocks.children_in[tier, rows].tolist(),
+            blocks.children[rows].tolist(),
+            strict=True,
+        )
+        # By row: whether it ends here, its parent, children still in this tier and anywhere.
+        waiting = {row: [is_last, parent, here, anywhere] for row, is_last, parent, here, anywhere in facts}
         chosen: list[BlockRow] = []
-        facts = zip(rows.tolist(), may_go.tolist(), last.tolist(), blocks.parent[rows].tolist(), strict=True)
-        for i, (row, goes, is_last, parent) in enumerate(facts):
-            if not goes or left_in[i] > gone_in.get(row, 0):
-                continue
-            if is_last and left[i] > gone.get(row, 0):
-                continue
-            chosen.append(row)
-            gone_in[parent] = gone_in.get(parent, 0) + 1
-            if is_last:
-                gone[parent] = gone.get(parent, 0) + 1
+        for row in rows.tolist():
+            while row in waiting:
+                is_last, parent, here, anywhere = waiting[row]
+                if here or (is_last and anywhere):
+                    break
+                del waiting[row]
+                chosen.append(row)
+                if parent not in waiting:
+                    break
+                waiting[parent][2] -= 1
+                waiting[parent][3] -= is_last
+                row = parent
         return chosen
 
     def _may_go(self, tier: Tier, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
@@ -183,10 +231,32 @@ class Memory:
         may_go &= kept | (~claimed & ~used)
         return may_go, ~kept
 
+    def held_on_gpu(self) -> int:
+        """GPU frames that are not free, and can't be made so, when all that is in flight has ended.
+
+        Those of blocks that sequences hold; and of cached blocks which such a block hangs on, or a
+        swapped one while there is no copy below. (Its own parent's a sequence holds too, but another's
+        block may have been published under the same key first.)
+        """
+        blocks = self.blocks
+        rows = self.pools[Tier.GPU].owned()
+        live = rows[blocks.live[rows] > 0]
+        above_live = self.prefix.with_ancestors(live)
+        above_claimed = self.prefix.with_ancestors(np.flatnonzero(blocks.claims).astype(np.int32))
+        below = blocks.valid[Tier.CPU, above_claimed] | blocks.valid[Tier.DISK, above_claimed]
+        held = np.union1d(above_live, above_claimed[~below & blocks.indexed[above_claimed]])
+        return int((blocks.frame[Tier.GPU, held] != NO_FRAME).sum())
+
     def best_tier(self, rows: Rows) -> Rows:
         """The uppermost tier in which each block is valid. Each is in one, if it is indexed."""
         best: Rows = self.blocks.valid[:, rows].argmax(axis=0).astype(np.int32)
         return best
+
+    def _is_stored_again(self, row: int) -> bool:
+        """Whether the bytes on disk under the block's key are those of a later block."""
+        blocks = self.blocks
+        known = self.prefix.find(DomainId(int(blocks.domain[row])), BlockKey(blocks.key[row]))
+        return known is not None and known != row and bool(blocks.frame[Tier.DISK, known] != NO_FRAME)
 
     def stored_key(self, row: int) -> StoredKey:
         """The block as the disk names it."""

@@ -34,6 +34,8 @@ class Publication(Protocol):
     @property
     def domain(self) -> DomainId: ...
     @property
+    def owner(self) -> int: ...
+    @property
     def rows(self) -> "array[int]": ...
     @property
     def keys(self) -> list[BlockKey]: ...
@@ -48,11 +50,13 @@ class _New:
     """Facts of blocks on their way into the index. `depth` is by row, in order."""
 
     domains: list[DomainId] = field(default_factory=list)
+    owners: list[int] = field(default_factory=list)
     parents: list[int] = field(default_factory=list)
     depth: dict[int, int] = field(default_factory=dict)
 
-    def add(self, domain: DomainId, row: BlockRow, parent: int, depth: int) -> None:
+    def add(self, domain: DomainId, owner: int, row: BlockRow, parent: int, depth: int) -> None:
         self.domains.append(domain)
+        self.owners.append(owner)
         self.parents.append(parent)
         self.depth[row] = depth
 
@@ -63,6 +67,9 @@ class PrefixIndex:
     def __init__(self, blocks: Blocks) -> None:
         self._blocks = blocks
         self._rows: dict[DomainId, dict[BlockKey, BlockRow]] = {}
+
+    def find(self, domain: DomainId, key: BlockKey) -> BlockRow | None:
+        return self._rows.get(domain, {}).get(key)
 
     def entries(self) -> Iterator[tuple[tuple[DomainId, BlockKey], BlockRow]]:
         """Everything that can be found."""
@@ -110,7 +117,8 @@ class PrefixIndex:
             key, row = publication.keys[i], BlockRow(publication.rows[i])
             known[key] = row
             self._blocks.key[row] = key
-            new.add(publication.domain, row, known[publication.keys[i - 1]] if i else NO_ROW, i)
+            parent = known[publication.keys[i - 1]] if i else NO_ROW
+            new.add(publication.domain, publication.owner, row, parent, i)
 
     def restore(self, rows: Iterable[BlockRow], stored: Iterable[StoredKey]) -> Rows:
         """Makes blocks findable that lie on disk, each after its parent. The keys are new."""
@@ -124,7 +132,7 @@ class PrefixIndex:
             depth = new.depth.get(parent, -1) if parent in new.depth else int(self._blocks.depth[parent])
             known[block.key] = row
             self._blocks.key[row] = block.key
-            new.add(domain, row, parent, 0 if parent == NO_ROW else depth + 1)
+            new.add(domain, 0, row, parent, 0 if parent == NO_ROW else depth + 1)
         return self._set_facts(new)
 
     def _set_facts(self, new: "_New") -> Rows:
@@ -132,6 +140,7 @@ class PrefixIndex:
         rows = np.array(list(new.depth), np.int32)
         parents = np.array(new.parents, np.int32)
         blocks.domain[rows] = new.domains
+        blocks.owner[rows] = new.owners
         blocks.parent[rows] = parents
         blocks.depth[rows] = list(new.depth.values())
         blocks.indexed[rows] = True
@@ -162,6 +171,16 @@ class PrefixIndex:
         """Tells the parents of indexed `rows` that these have come to, or left, a tier."""
         parents = self._blocks.parent[rows]
         np.add.at(self._blocks.children_in[tier], parents[parents != NO_ROW], change)
+
+    def with_ancestors(self, rows: Rows) -> Rows:
+        """The blocks and all that they hang on."""
+        parent = self._blocks.parent
+        found = level = np.unique(rows)
+        while level.size:
+            above = np.unique(parent[level])
+            level = np.setdiff1d(above[above != NO_ROW], found)
+            found = np.concatenate([found, level])
+        return found
 
     def with_descendants(self, rows: Rows) -> Rows:
         """The indexed blocks among `rows` and all that hang on them, deepest last."""

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from kvstore.core.types import BlockKey, StoredKey
+from kvstore.core.types import BlockKey, BlockRow, StoredKey
 
-__all__ = ["most_recent_chains"]
+__all__ = ["most_recent_chains", "tails_first"]
 
 
 def most_recent_chains(found: Sequence[StoredKey], capacity: int) -> dict[StoredKey, None]:
@@ -25,3 +25,18 @@ def most_recent_chains(found: Sequence[StoredKey], capacity: int) -> dict[Stored
         if len(kept) + len(chain) <= capacity:
             kept.update(chain)
     return {block: None for block in found if block in kept}
+
+
+def tails_first(rows: Sequence[BlockRow], found: Sequence[StoredKey]) -> list[BlockRow]:
+    """The rows of found blocks as if each chain had been used in turn: the least recent chains first,
+    of each its tail before its head."""
+    order: list[BlockRow] = []
+    chain: list[BlockRow] = []
+    above = BlockKey(b"")
+    for row, block in zip(rows, found, strict=True):
+        if block.parent != above:
+            order += reversed(chain)
+            chain.clear()
+        chain.append(row)
+        above = block.key
+    return order + chain[::-1]

@@ -98,6 +98,15 @@ class Sequence:
         check((self.state, move) in MOVES, f"{move.name} of a sequence that is {self.state.name}")
         self.state = MOVES[self.state, move]
 
+    def cut_found(self, token_count: int) -> None:
+        """A load has failed: of the prefix that was found only so much is left. What came from
+        furthest below counts as lost first."""
+        left = []
+        for tokens in self.found_tokens:
+            left.append(min(tokens, token_count))
+            token_count -= left[-1]
+        self.found_tokens = (left[0], left[1], left[2])
+
     def fork(self, child: SequenceId, block_tokens: int) -> "Sequence":
         """A sequence with the same blocks. A part-filled last one is shared until either Allocates."""
         self.forked = self.token_count % block_tokens != 0

@@ -6,10 +6,10 @@ import hashlib
 
 import numpy as np
 
-from kvstore.core.blocks import NO_FRAME, Rows
+from kvstore.core.blocks import NO_FRAME, Rows, concat
 from kvstore.core.config import StoreConfig
-from kvstore.core.engines import Engine, Fence, Publish, Release, SessionEnd, SwapOut
-from kvstore.core.links import COPY, WRITE, Links
+from kvstore.core.engines import Engine, Fence, Publish, Release, SessionEnd, SwapOut, Unclaim
+from kvstore.core.links import COPY, Links
 from kvstore.core.memory import Memory
 from kvstore.core.swaps import Swaps
 from kvstore.core.types import DomainId, Retention, Tier
@@ -40,7 +40,7 @@ class Settling:
         for fence in passed:
             if isinstance(fence, SwapOut):
                 self._swaps.begin_out(fence.sequence, fence.fence)
-        self._release(passed)
+        self.release(passed)
         for fence in passed:
             if isinstance(fence, SessionEnd):
                 self._end_session(fence.owner)
@@ -54,26 +54,26 @@ class Settling:
             for place in range(publication.first, publication.end):
                 if pending.get(publication.keys[place]) == publication.rows[place]:
                     del pending[publication.keys[place]]
-        owners = {row: p.owner for p in publications for row in p.rows[p.first : p.end]}
-        blocks.owner[rows] = [owners.get(row, 0) for row in rows.tolist()]
         blocks.writer[rows] = engine.writer
         # A swapped sequence's blocks were its own below, too: from now on they may be evicted there.
         for tier in (Tier.CPU, Tier.DISK):
             self._memory.eviction.touch(tier, rows[blocks.valid[tier, rows]][::-1].tolist())
 
-    def _release(self, passed: list[Fence]) -> None:
-        releases = [fence for fence in passed if isinstance(fence, Release)]
-        if not releases:
+    def release(self, passed: list[Fence]) -> None:
+        """References and claims end; what is left without any stays as cache, or goes."""
+        ended = [fence for fence in passed if isinstance(fence, Release | Unclaim)]
+        if not ended:
             return
-        rows = np.concatenate([release.rows for release in releases])
-        self._memory.blocks.leave_limbo(rows)
-        self._memory.collect(rows)
+        blocks = self._memory.blocks
+        blocks.leave_limbo(concat(fence.rows for fence in ended if isinstance(fence, Release)))
+        blocks.unclaim(concat(fence.rows for fence in ended if isinstance(fence, Unclaim)))
+        self._memory.collect(concat(fence.rows for fence in ended))
         for retention in Retention:
-            kept = [release.rows for release in releases if release.retention is retention]
+            kept = [fence.rows for fence in ended if fence.retention is retention]
             if kept:
-                self.retain(np.concatenate(kept), retention)
+                self._retain(np.concatenate(kept), retention)
 
-    def retain(self, rows: Rows, retention: Retention) -> None:
+    def _retain(self, rows: Rows, retention: Retention) -> None:
         """What becomes of the cached blocks among `rows`, heads first, that were just released."""
         blocks = self._memory.blocks
         rows = rows[blocks.indexed[rows]]
@@ -82,8 +82,7 @@ class Settling:
             return
         if retention is Retention.SESSION and self._config.disk_frames:
             blocks.to_disk[rows] = True
-            in_cpu = blocks.valid[Tier.CPU, rows] & (blocks.frame[Tier.DISK, rows] == NO_FRAME)
-            self._links.ask_in_background(WRITE, rows[in_cpu].tolist())
+            self._links.ask_to_write(rows[blocks.valid[Tier.CPU, rows]])
         if self._config.cpu_frames:
             # Copied down before they are evicted, so that eviction is a change of the table.
             below = (blocks.frame[Tier.CPU, rows] != NO_FRAME) | blocks.valid[Tier.DISK, rows]

@@ -9,6 +9,7 @@ nothing here refuses.
 from collections.abc import Sequence as Many
 from typing import TypeVar
 
+from kvstore.core.answering import Answering
 from kvstore.core.blocks import concat
 from kvstore.core.config import StoreConfig
 from kvstore.core.effects import (
@@ -23,12 +24,13 @@ from kvstore.core.effects import (
 from kvstore.core.engines import Engine, Publish, SessionEnd
 from kvstore.core.events import Allocate, Commit, EndSession, Fork, Free, Operation, Swap, UpdateActivity
 from kvstore.core.freeing import Freeing
-from kvstore.core.granting import Asked, Copies, Granting
+from kvstore.core.granting import Asked, Granting
 from kvstore.core.leaving import Leaving
 from kvstore.core.memory import Memory
 from kvstore.core.prefix import domain_id
 from kvstore.core.sequences import Sequence
 from kvstore.core.settling import Settling, session_owner
+from kvstore.core.tails import Tails
 from kvstore.core.types import Activity, BlockRow, Direction, Outcome, SequenceState, StepNumber
 
 __all__ = ["Steps"]
@@ -49,6 +51,7 @@ class Steps:
         freeing: Freeing,
         leaving: Leaving,
         granting: Granting,
+        answering: Answering,
     ) -> None:
         self._config = config
         self._memory = memory
@@ -56,6 +59,7 @@ class Steps:
         self._freeing = freeing
         self._leaving = leaving
         self._granting = granting
+        self._answering = answering
 
     def apply(
         self,
@@ -70,12 +74,12 @@ class Steps:
         # What this step gives up, publishes or offers for copying is used by work up to the one before.
         fence = StepNumber(step - 1)
         results: dict[int, Result] = {}
-        copies = Copies()
+        tails = Tails(self._memory, self._config.block_tokens)
         self._commit(engine, _of_kind(Commit, operations), fence, results)
         self._fork(engine, _of_kind(Fork, operations), results)
-        for index, operation in _of_kind(Free, operations):
-            self._freeing.free(engine, operation, fence)
-            results[index] = FreeResult()
+        frees = _of_kind(Free, operations)
+        self._freeing.free(engine, [operation for _, operation in frees], fence)
+        results.update({index: FreeResult() for index, _ in frees})
         engine.completed_step = completed
         self._settling.settle(engine)
         returning: Asking = []
@@ -84,9 +88,10 @@ class Steps:
         returning += self._swap_out(engine, _of_kind(Swap, operations), fence, time, results)
         # Drops and session ends of this step may be past their fence already.
         self._settling.settle(engine)
-        moved = self._allocate(engine, _of_kind(Allocate, operations), step, time, copies, results)
-        moved += self._swap_in(engine, returning, step, time, copies, results)
-        return tuple(results[i] for i in range(len(operations))), self._granting.frame_copies(copies), moved
+        moved = self._allocate(engine, _of_kind(Allocate, operations), time, tails, results)
+        moved += self._swap_in(engine, returning, time, tails, results)
+        copies = self._answering.frame_copies(tails.end(engine, step))
+        return tuple(results[i] for i in range(len(operations))), copies, moved
 
     # ------------------------------------------------------------- written down only
 
@@ -197,18 +202,19 @@ class Steps:
         self,
         engine: Engine,
         allocates: list[tuple[int, Allocate]],
-        step: StepNumber,
         time: float,
-        copies: Copies,
+        tails: Tails,
         results: dict[int, Result],
     ) -> list[Sequence]:
         moved: list[Sequence] = []
         while allocates:
             # Two operations on one sequence are asked one after the other.
             now, allocates = _first_of_each(allocates)
+            known = [engine.sequences.get(operation.sequence) for _, operation in now]
+            tails.look_at([sequence for sequence in known if sequence])
             asked = [self._granting.ask_allocate(engine, operation) for _, operation in now]
-            moved += self._grant(engine, asked, step, time, copies)
-            for (index, _), result in zip(now, self._granting.answer_allocate(asked), strict=True):
+            moved += self._grant(asked, time, tails)
+            for (index, _), result in zip(now, self._answering.answer_allocate(asked), strict=True):
                 results[index] = result
         return moved
 
@@ -216,20 +222,17 @@ class Steps:
         self,
         engine: Engine,
         returning: Asking,
-        step: StepNumber,
         time: float,
-        copies: Copies,
+        tails: Tails,
         results: dict[int, Result],
     ) -> list[Sequence]:
         moved: list[Sequence] = []
         while returning:
             now, returning = _first_of_each(returning)
             asked = [self._granting.ask_in(engine, engine.sequences[op.sequence]) for _, op in now]
-            moved += self._grant(engine, asked, step, time, copies)
-            for (index, operation), result in zip(now, self._granting.answer_in(asked), strict=True):
+            moved += self._grant(asked, time, tails)
+            for (index, operation), result in zip(now, self._answering.answer_in(asked), strict=True):
                 sequence = engine.sequences[operation.sequence]
-                sequence.activity = Activity.RUNNING
-                self._leaving.idle.pop(sequence, None)
                 if isinstance(operation, UpdateActivity):
                     results[index] = UpdateActivityResult(outcome=result.outcome, state=result.state)
                     # This answer has no room for a table: a notice in the same answer tells it.
@@ -239,17 +242,18 @@ class Steps:
                     results[index] = result
         return moved
 
-    def _grant(
-        self, engine: Engine, asked: list[Asked], step: StepNumber, time: float, copies: Copies
-    ) -> list[Sequence]:
+    def _grant(self, asked: list[Asked], time: float, tails: Tails) -> list[Sequence]:
         """Grants what fits; for what does not, has idle sequences moved out of the way."""
         waiting = self._granting.grant(asked, time)
-        self._granting.apply(engine, asked, step, copies)
+        self._granting.apply(asked, tails)
         moved: list[Sequence] = []
         for each in waiting:
             short = self._granting.shortage(each, time)
             if short and self._leaving.idle:
-                moved += self._leaving.relieve(short, time)
+                relieved = self._leaving.relieve(short, time)
+                for engine in set(relieved.values()):
+                    self._settling.settle(engine)
+                moved += relieved
                 short = self._granting.shortage(each, time)
             each.frames_short = short
         return moved

@@ -8,6 +8,7 @@ what follows. How the pieces below it fit together is drawn in ARCHITECTURE.md.
 import numpy as np
 
 from kvstore.core.admission import Admission
+from kvstore.core.answering import Answering
 from kvstore.core.checking import check_completed, check_operations, check_tenant
 from kvstore.core.config import StoreConfig
 from kvstore.core.effects import (
@@ -48,7 +49,7 @@ from kvstore.core.ports import EvictionPolicy, SwapPolicy
 from kvstore.core.prefix import domain_id
 from kvstore.core.pressure import PressureGauge
 from kvstore.core.reporting import report_usage
-from kvstore.core.restoring import most_recent_chains
+from kvstore.core.restoring import most_recent_chains, tails_first
 from kvstore.core.sequences import Sequence
 from kvstore.core.settling import Settling
 from kvstore.core.steps import Steps
@@ -72,8 +73,9 @@ class Store:
         settling = Settling(config, self.memory, self.links, self.swaps)
         freeing = Freeing(self.memory, self.swaps, self.admission, self.leaving, settling)
         self.membership = Membership(config, freeing, settling)
-        self._granting = Granting(config, self.memory, self.swaps, self.admission)
-        self._steps = Steps(config, self.memory, settling, freeing, self.leaving, self._granting)
+        granting = Granting(config, self.memory, self.swaps, self.admission, self.leaving)
+        self._answering = Answering(self.memory)
+        self._steps = Steps(config, self.memory, settling, freeing, self.leaving, granting, self._answering)
         self._gauge = PressureGauge(config, self.memory, self.admission)
         self.revision = Revision(0)
         # Engines with news, in the order of the news; reset by each event.
@@ -202,6 +204,7 @@ class Store:
     def _tick(self, event: Tick) -> None:
         for engine in self.membership.tick(event.time):
             self._woken[engine.id] = None
+        self.links.resume()
         self._watch_pressure(event.time)
 
     def _restore(self, event: BlocksFound) -> None:
@@ -214,7 +217,7 @@ class Store:
         self.memory.blocks.valid[Tier.DISK, rows] = True
         self.memory.blocks.writer[rows] = [block.writer for block in kept]
         self.memory.prefix.restore(rows.tolist(), kept)
-        self.memory.eviction.touch(Tier.DISK, rows[::-1].tolist())
+        self.memory.eviction.touch(Tier.DISK, tails_first(rows.tolist(), list(kept)))
 
     # ------------------------------------------------------------------------------ news
 
@@ -242,7 +245,7 @@ class Store:
         for id, revision in engine.moved.items():
             sequence = engine.sequences[id]
             resident = sequence.state is SequenceState.RESIDENT
-            (table,) = self._granting.frames([sequence.rows]) if resident else ((),)
+            (table,) = self._answering.frames([sequence.rows]) if resident else ((),)
             notices.append(
                 SequenceMoved(
                     revision=revision,

@@ -8,20 +8,31 @@ rows, not for transfers: whoever moves a row, all who wait for it are served.
 
 from array import array
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kvstore.core.blocks import NO_FRAME, Rows
+from kvstore.core.blocks import NO_FRAME, Rows, concat
 from kvstore.core.config import StoreConfig
-from kvstore.core.links import COPY, LOAD, READ, WRITE, Links, Moved
+from kvstore.core.links import COPY, LOAD, READ, Links, Moved
 from kvstore.core.memory import Memory
 from kvstore.core.sequences import Move, Sequence
 from kvstore.core.types import SequenceState, StepNumber, Tier, blocks_for_tokens
 
-__all__ = ["Swaps"]
+__all__ = ["Arrival", "Swaps"]
 
 _NO_ROWS = np.empty(0, np.int32)
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A sequence that has got its GPU frames: `held` blocks with content here or below, and `fresh`
+    ones without any."""
+
+    sequence: Sequence
+    held: "array[int]"
+    fresh: "array[int]"
 
 
 class Swaps:
@@ -59,7 +70,7 @@ class Swaps:
         sequence.filled_tokens = filled_tokens
         sequence.out_fence = fence
         sequence.begun = False
-        self._wait(sequence, Tier.CPU, rows[~below])
+        self._wait(sequence, Tier.CPU, rows[~below].tolist())
         return True
 
     def begin_out(self, sequence: Sequence, fence: StepNumber) -> None:
@@ -70,6 +81,7 @@ class Swaps:
         sequence.begun = True
         blocks = self._memory.blocks
         rows = np.array(sequence.claimed, np.int32)
+        blocks.offered[rows] = True
         self._links.ask(COPY, rows[~blocks.valid[Tier.CPU, rows]].tolist())
         if not sequence.waits:
             self._finish_out(sequence)
@@ -92,40 +104,50 @@ class Swaps:
         blocks = self._memory.blocks
         rows = np.array(sequence.rows, np.int32)
         copying = (blocks.pins[Tier.CPU, rows] > 0) & ~blocks.indexed[rows]
+        self.stop_waiting(sequence)
         if copying.any():
             sequence.move(Move.CANCEL_LATE)
             sequence.cancelled = True
+            self._wait(sequence, Tier.CPU, rows[copying].tolist())
             return
-        self.stop_waiting(sequence)
         sequence.move(Move.CANCEL)
         self._take_back(sequence)
 
     def _take_back(self, sequence: Sequence) -> None:
-        rows = np.array(sequence.rows, np.int32)
-        self._memory.blocks.take_back(rows)
+        blocks, rows = self._memory.blocks, np.array(sequence.rows, np.int32)
+        blocks.take_back(rows)
         self._unclaim(sequence)
+        # It may be written again: a copy that is still queued must not run, unless another waits for it.
+        blocks.offered[rows[blocks.claims[rows] == 0]] = False
         self._memory.collect(rows)
 
     # ------------------------------------------------------------------------------ in
 
-    def start_in(
-        self, sequence: Sequence, held: "array[int]", fresh: "array[int]", filled_tokens: int
-    ) -> None:
-        """The sequence has its frames: `held` blocks with content here or below, `fresh` ones without."""
-        blocks = self._memory.blocks
-        rows = np.array(held, np.int32)
-        unfilled = rows[~blocks.valid[Tier.GPU, rows]]
-        sequence.move(Move.GRANTED_LOADING if unfilled.size else Move.GRANTED)
-        sequence.rows = held + fresh
-        sequence.held_blocks = len(held)
-        sequence.filled_tokens = filled_tokens
-        sequence.first_failed = None
-        if not unfilled.size:
-            self._unclaim(sequence)
-            self._memory.collect(rows)
+    def start_in(self, arriving: list[Arrival]) -> None:
+        """Sequences have their frames; what is not in them yet is asked for. One look for all."""
+        if not arriving:
             return
-        self._wait(sequence, Tier.GPU, unfilled)
-        self._links.ask(LOAD, unfilled.tolist())
+        valid = self._memory.blocks.valid[Tier.GPU, concat([each.held for each in arriving])].tolist()
+        unclaimed: list[array[int]] = []
+        begin = 0
+        for each in arriving:
+            sequence, here = each.sequence, valid[begin : begin + len(each.held)]
+            begin += len(each.held)
+            sequence.rows = each.held + each.fresh
+            sequence.held_blocks = len(each.held)
+            sequence.first_failed = None
+            if all(here):
+                sequence.move(Move.GRANTED)
+                unclaimed.append(sequence.claimed)
+                sequence.claimed = array("i")
+                continue
+            sequence.move(Move.GRANTED_LOADING)
+            unfilled = [row for row, is_here in zip(each.held, here, strict=True) if not is_here]
+            self._wait(sequence, Tier.GPU, unfilled)
+            self._links.ask(LOAD, unfilled)
+        rows = concat(unclaimed)
+        self._memory.blocks.unclaim(rows)
+        self._memory.collect(rows)
 
     def _finish_in(self, sequence: Sequence) -> None:
         if sequence.cancelled:
@@ -156,6 +178,7 @@ class Swaps:
         fresh = memory.grant(_NO_ROWS, lost.size)
         sequence.committed = min(sequence.committed, first)
         sequence.filled_tokens = min(sequence.filled_tokens, first * size)
+        sequence.cut_found(sequence.filled_tokens)
         if fresh is not None:
             sequence.move(Move.LOADED)
             rest = sequence.rows[sequence.held_blocks :]
@@ -165,14 +188,15 @@ class Swaps:
         sequence.move(Move.LOST)
         sequence.rows = array("i")
         sequence.committed = sequence.filled_tokens = 0
+        sequence.cut_found(0)
         memory.blocks.release(kept)
         memory.collect(kept)
 
     # ------------------------------------------------------------------------- waiting
 
-    def _wait(self, sequence: Sequence, tier: Tier, rows: Rows) -> None:
-        sequence.waits = rows.size
-        for row in rows.tolist():
+    def _wait(self, sequence: Sequence, tier: Tier, rows: list[int]) -> None:
+        sequence.waits = len(rows)
+        for row in rows:
             self._waiting.setdefault((tier, row), []).append(sequence)
 
     def stop_waiting(self, sequence: Sequence) -> None:
@@ -209,12 +233,14 @@ class Swaps:
         if moved.link == READ:
             self._links.ask(LOAD, moved.good[self._unfilled(moved.good)].tolist())
         if moved.link == COPY:
-            self._links.ask_in_background(WRITE, moved.good[blocks.to_disk[moved.good]].tolist())
+            self._links.ask_to_write(moved.good[blocks.to_disk[moved.good]])
         tier = Tier.GPU if moved.link == READ else target
         good = _NO_ROWS if moved.link == READ else moved.good
         self._serve(tier, good, failed=False)
         self._serve(tier, lost if moved.link in (LOAD, READ) else moved.bad, failed=True)
-        self._memory.collect(np.concatenate([moved.good, moved.bad, lost]))
+        ended = np.concatenate([moved.good, moved.bad, lost])
+        self._memory.collect(ended)
+        self._memory.discard_again(ended)
 
     def _unfilled(self, rows: Rows) -> NDArray[np.bool_]:
         blocks = self._memory.blocks

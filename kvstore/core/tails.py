@@ -1,0 +1,70 @@
+"""Copy-on-write of part-filled last blocks.
+
+A fork shares all blocks. Full ones are never written again; the part-filled last one is, by
+whoever goes on first. So before its next write each sharer but the last gets a frame of its
+own and the engine is told to copy. Sharers are resident sequences and swapped ones: a
+swapped one's copy below must stay what it was.
+"""
+
+from array import array
+from collections.abc import Iterable
+
+import numpy as np
+
+from kvstore.core.engines import Engine, Release
+from kvstore.core.memory import Memory
+from kvstore.core.sequences import Sequence
+from kvstore.core.types import Retention, SequenceState, StepNumber
+
+__all__ = ["Tails"]
+
+
+class Tails:
+    """The tails that one step has to do with."""
+
+    def __init__(self, memory: Memory, block_tokens: int) -> None:
+        self._memory = memory
+        self._block_tokens = block_tokens
+        self._sharers: dict[int, int] = {}
+        self._sources: list[int] = []
+        self._targets: list[int] = []
+        # New blocks that turned out not to be needed.
+        self._spare: list[int] = []
+
+    def look_at(self, sequences: Iterable[Sequence]) -> None:
+        """Counts who shares the tails of these sequences: one look for all of them."""
+        forked = [each for each in sequences if each.forked and each.state is SequenceState.RESIDENT]
+        if not forked:
+            return
+        blocks, rows = self._memory.blocks, np.array([each.rows[-1] for each in forked], np.int32)
+        counts = (blocks.live[rows] + blocks.claims[rows]).tolist()
+        for sequence, count in zip(forked, counts, strict=True):
+            self._sharers[sequence.rows[-1]] = count
+            sequence.forked = count > 1 and sequence.token_count % self._block_tokens != 0
+
+    def split(self, sequence: Sequence, fresh: int) -> bool:
+        """Gives the sequence a tail of its own, unless the others have all got theirs meanwhile."""
+        tail = sequence.rows[-1]
+        sequence.forked = False
+        if self._sharers[tail] == 1:
+            self._spare.append(fresh)
+            return False
+        self._sharers[tail] -= 1
+        self._sources.append(tail)
+        self._targets.append(fresh)
+        # A part-filled block is not committed, so no fence looks at this place of the table.
+        sequence.rows[-1] = fresh
+        return True
+
+    def end(self, engine: Engine, step: StepNumber) -> tuple["array[int]", "array[int]"]:
+        """Blocks to copy from and to. The engine copies in this step, so the sources stay until then."""
+        blocks = self._memory.blocks
+        if self._spare:
+            spare = np.array(self._spare, np.int32)
+            blocks.release(spare)
+            self._memory.collect(spare)
+        if self._sources:
+            rows = np.array(self._sources, np.int32)
+            blocks.give_up(rows)
+            engine.fences.append(Release(fence=step, rows=rows, retention=Retention.CACHE))
+        return array("i", self._sources), array("i", self._targets)
