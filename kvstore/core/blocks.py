@@ -73,8 +73,8 @@ class Blocks:
         self.shared = np.zeros(capacity, np.bool_)
         # Whether a copy is wanted on disk as soon as one is in the CPU tier.
         self.to_disk = np.zeros(capacity, np.bool_)
-        # Whether it waits in the CPU tier for its turn to be written.
-        self.to_write = np.zeros(capacity, np.bool_)
+        # Whether it waits in a tier for its turn to be copied one further down.
+        self.queued = np.zeros((len(Tier), capacity), np.bool_)
         # Whether it goes as soon as nobody uses it and nothing moves it.
         self.unwanted = np.zeros(capacity, np.bool_)
 
@@ -93,8 +93,9 @@ class Blocks:
         """Gives rows back that nothing refers to any more and that have no frame."""
         self.generation[rows] += 1
         self.taken[rows] = False
-        for table in (self.to_disk, self.to_write, self.reused, self.shared, self.offered, self.unwanted):
+        for table in (self.to_disk, self.reused, self.shared, self.offered, self.unwanted):
             table[rows] = False
+        self.queued[:, rows] = False
         self.owner[rows] = 0
         for row in rows.tolist():
             self.key[row] = b""
@@ -128,7 +129,7 @@ class Blocks:
     def unclaim(self, rows: Rows) -> None:
         np.subtract.at(self.claims, rows, 1)
 
-    def in_use(self, rows: Rows) -> NDArray[np.bool_]:
+    def in_use(self, rows: "Rows | slice") -> NDArray[np.bool_]:
         """Whether an engine may still read or write the GPU frame."""
         return (self.live[rows] > 0) | (self.limbo[rows] > 0)
 

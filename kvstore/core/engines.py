@@ -23,7 +23,7 @@ from kvstore.core.types import (
     WriterId,
 )
 
-__all__ = ["Engine", "Fence", "Publish", "Release", "SessionEnd", "SwapOut", "Unclaim"]
+__all__ = ["Engine", "Fence", "Publish", "Release", "SessionEnd", "SwapOut"]
 
 # What takes effect when a step has completed. An engine has one queue of these, in order.
 
@@ -55,15 +55,6 @@ class Release:
 
 
 @dataclass(slots=True, kw_only=True)
-class Unclaim:
-    """Claims of a freed sequence end: what it had committed is published, if from copies below."""
-
-    fence: StepNumber
-    rows: Rows
-    retention: Retention
-
-
-@dataclass(slots=True, kw_only=True)
 class SwapOut:
     """The sequence's blocks may be copied."""
 
@@ -79,7 +70,7 @@ class SessionEnd:
     owner: int
 
 
-Fence = Publish | Release | Unclaim | SwapOut | SessionEnd
+Fence = Publish | Release | SwapOut | SessionEnd
 
 
 @dataclass(slots=True, eq=False)

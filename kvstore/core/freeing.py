@@ -6,7 +6,7 @@ import numpy as np
 
 from kvstore.core.admission import Admission
 from kvstore.core.blocks import NO_FRAME, Rows, concat
-from kvstore.core.engines import Engine, Fence, Release, SessionEnd, Unclaim
+from kvstore.core.engines import Engine, Fence, Release, SessionEnd
 from kvstore.core.events import Free
 from kvstore.core.leaving import Leaving
 from kvstore.core.memory import Memory
@@ -51,17 +51,20 @@ class Freeing:
             self._release(engine, sequences, retention, fence)
 
     def _release(self, engine: Engine, gone: list[Sequence], retention: Retention, fence: StepNumber) -> None:
-        claimed = concat(sequence.claimed for sequence in gone)
-        if claimed.size:
-            published = max(sequence.commit_fence for sequence in gone)
-            engine.fences.append(Unclaim(fence=published, rows=claimed, retention=retention))
+        blocks = self._memory.blocks
         on_gpu = [sequence for sequence in gone if sequence.state is not SequenceState.SWAPPED]
         # A swap-out has put its references into limbo already.
-        given_up = concat(sequence.rows for sequence in on_gpu if not _leaves(sequence))
-        self._memory.blocks.give_up(given_up)
+        blocks.give_up(concat(sequence.rows for sequence in on_gpu if not _leaves(sequence)))
         rows = concat(sequence.rows for sequence in on_gpu)
         if rows.size:
             engine.fences.append(Release(fence=fence, rows=rows, retention=retention))
+        # Copies below are the service's own: no work of the engine has to be waited for.
+        claimed = concat(sequence.claimed for sequence in gone)
+        if claimed.size:
+            blocks.unclaim(claimed)
+            self._memory.collect(claimed)
+            swapped = concat(sequence.rows for sequence in gone if sequence.state is SequenceState.SWAPPED)
+            self._settling.retain(swapped, retention)
 
     # --------------------------------------------------------------- engines that are gone
 
@@ -71,15 +74,12 @@ class Freeing:
         everything = Free(sequences=tuple(engine.sequences))
         self.free(engine, [everything], engine.last_step)
         engine.quarantine = [each for each in engine.fences if isinstance(each, Release | SessionEnd)]
-        # Copies below are the service's own: they need not wait for anybody's death.
-        unclaims: list[Fence] = [each for each in engine.fences if isinstance(each, Unclaim)]
         engine.fences.clear()
         engine.pending.clear()
         engine.moved.clear()
         engine.pressed.clear()
         # Held, not in limbo: nothing says when they will come back.
         self._memory.blocks.take_back(_rows(engine.quarantine))
-        self._settling.release(unclaims)
 
     def release_quarantine(self, engine: Engine) -> None:
         """No process maps the pools for this engine any more: all its work has ended."""

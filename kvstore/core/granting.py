@@ -94,9 +94,6 @@ class Granting:
             self._swaps.cancel_out(sequence)
         if sequence.state in _COMING:
             asked.outcome = Outcome.OK
-        elif sequence.state is SequenceState.SWAPPED and sequence.commit_fence > engine.completed_step:
-            # What it has committed since is published from the copies below: in a step or two.
-            asked.outcome = Outcome.LATER
         elif sequence.state is SequenceState.SWAPPED:
             room = blocks_for_tokens(sequence.token_count, self._config.block_tokens)
             fresh = room - len(sequence.rows)

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from kvstore.core.blocks import NO_FRAME, NO_ROW
-from kvstore.core.engines import Engine, Release, Unclaim
+from kvstore.core.engines import Engine, Release
 from kvstore.core.errors import check
 from kvstore.core.sequences import Sequence
 from kvstore.core.store import Store
@@ -68,8 +68,6 @@ def _check_references(store: Store) -> None:
             for fence in fences:
                 if isinstance(fence, Release):
                     counter.update(fence.rows.tolist())
-                elif isinstance(fence, Unclaim):
-                    claims.update(fence.rows.tolist())
     blocks = store.memory.blocks
     for name, table, counted in (
         ("live", blocks.live, live),

@@ -84,22 +84,13 @@ class Links:
         self._queues[link].asked.extend(rows)
         self._queues[link].stalled = False
 
-    def ask_in_background(self, link: Link, rows: Iterable[int]) -> None:
-        """These blocks are to be copied down when the link has nothing better to do.
-
-        A hint: what does not fit into a queue of one tier's length is let go.
-        """
-        queue = self._queues[link].background
-        room = self._memory.blocks.capacity - len(queue)
-        for row, _ in zip(rows, range(room), strict=False):
-            queue.append(row)
-
-    def ask_to_write(self, rows: Rows) -> None:
-        """These blocks of the CPU tier are to be on disk too."""
-        blocks = self._memory.blocks
-        rows = rows[(blocks.frame[Tier.DISK, rows] == NO_FRAME) & ~blocks.unwanted[rows]]
-        blocks.to_write[rows] = True
-        self.ask_in_background(WRITE, rows.tolist())
+    def ask_down(self, link: Link, rows: Rows) -> None:
+        """Cached blocks are to have a copy one tier further down, when the link has nothing better to do."""
+        (source, target), blocks = link, self._memory.blocks
+        lacking = (blocks.frame[target, rows] == NO_FRAME) & ~blocks.queued[source, rows]
+        rows = rows[lacking & ~blocks.unwanted[rows]]
+        blocks.queued[source, rows] = True
+        self._queues[link].background.extend(rows.tolist())
 
     @property
     def under_way(self) -> dict[TransferId, tuple[Link, Rows]]:
@@ -167,11 +158,14 @@ class Links:
         """Swapped sequences have their CPU frames already. Cached blocks get theirs as there is room:
         those on their way to disk wait for it, others are let go."""
         blocks = self._memory.blocks
+        blocks.queued[Tier.GPU, rows] = False
         rows = rows[blocks.valid[Tier.GPU, rows]]
         taken = blocks.frame[Tier.CPU, rows] != NO_FRAME
         begun = blocks.valid[Tier.CPU, rows] | (blocks.pins[Tier.CPU, rows] > 0)
         ready = blocks.indexed[rows] | blocks.offered[rows]
         swapped = rows[taken & ~begun & ready]
+        # This copy is the one that was offered. A later swap of the same block has a fence of its own.
+        blocks.offered[swapped] = False
         cached = rows[~taken & blocks.indexed[rows] & ~blocks.valid[Tier.DISK, rows]]
         below = (blocks.frame[Tier.CPU] != NO_FRAME) | blocks.valid[Tier.DISK]
         cached = cached[self._parent_is(below, cached)]
@@ -179,20 +173,22 @@ class Links:
         spare = self._config.cpu_frames_reserved
         fitting = self._take_frames(Tier.CPU, cached, spare, in_background=True)
         lacking = cached[fitting.size :]
-        queue.put_back(lacking[blocks.to_disk[lacking]], asked=False)
+        lacking = lacking[blocks.to_disk[lacking]]
+        blocks.queued[Tier.GPU, lacking] = True
+        queue.put_back(lacking, asked=False)
         return np.concatenate([swapped, fitting])
 
     def _next_write(self, rows: Rows, queue: _Queue) -> Rows:
         """Blocks whose parent is on its way down come again after it."""
         blocks = self._memory.blocks
-        blocks.to_write[rows] = False
+        blocks.queued[Tier.CPU, rows] = False
         rows = rows[blocks.valid[Tier.CPU, rows] & (blocks.frame[Tier.DISK, rows] == NO_FRAME)]
         rows = rows[blocks.indexed[rows] & ~blocks.unwanted[rows]]
         rows = rows[np.argsort(blocks.depth[rows], kind="stable")]
         ready = self._parent_is(blocks.valid[Tier.DISK], rows)
         early, rows = rows[~ready], rows[ready]
         early = early[blocks.to_disk[blocks.parent[early]]]
-        blocks.to_write[early] = True
+        blocks.queued[Tier.CPU, early] = True
         queue.background.extend(early.tolist())
         # A block is not written at the cost of the one that it hangs on.
         parents = blocks.parent[rows]

@@ -61,43 +61,46 @@ class Memory:
     def make_room(self, tier: Tier, count: int, spare: int = 0, *, in_background: bool = False) -> bool:
         """Sees to `count` free frames, with `spare` more that are free or could be. All or nothing.
 
-        In the background, blocks of the CPU tier that wait to be written to disk are left there.
+        Blocks that wait for their copy down go only where others don't suffice, and not at all for
+        what is done in the background.
         """
         free = self.pools[tier].free_count
         if free >= count + spare:
             return True
         wanted = count + spare - free
-        victims = self._victims(tier, wanted, in_background)
-        if len(victims) < wanted and not in_background and self._forget_stuck(tier):
-            free = self.pools[tier].free_count
-            wanted = max(0, count + spare - free)
-            victims = self._victims(tier, wanted, in_background)
+        victims = self._victims(tier, wanted, sparing=True)
+        if len(victims) < wanted and not in_background:
+            victims = self._victims(tier, wanted, sparing=False)
+            if len(victims) < wanted and self._forget_stuck(tier):
+                return self.make_room(tier, count, spare)
         if len(victims) < wanted:
             return False
         if count > free:
             self.evict(tier, np.array(victims[: count - free], np.int32))
         return True
 
-    def _victims(self, tier: Tier, count: int, in_background: bool) -> list[BlockRow]:
+    def _victims(self, tier: Tier, count: int, *, sparing: bool) -> list[BlockRow]:
         def removable(rows: Sequence[BlockRow]) -> list[BlockRow]:
-            if tier is Tier.CPU and in_background:
-                rows = [row for row in rows if not self.blocks.to_write[row]]
+            if sparing:
+                queued = self.blocks.queued[tier]
+                rows = [row for row in rows if not queued[row]]
             return self.removable(tier, rows)
 
         return self.eviction.victims(tier, count, removable)
 
     def _forget_stuck(self, tier: Tier) -> bool:
-        """Forgets idle blocks whose only copy is in the tier while idle blocks in others hang on them.
-
-        A copy down has failed, or its child's has overtaken it. Rare, so it may look at everything.
-        """
-        blocks = self.blocks
-        indexed = np.flatnonzero(blocks.indexed).astype(np.int32)
-        may_go, last = self._may_go(tier, indexed)
-        pinned = (blocks.pins[:, indexed] > 0).any(axis=0)
-        busy = blocks.in_use(indexed) | (blocks.claims[indexed] > 0) | pinned
-        needed = self.prefix.with_ancestors(indexed[busy])
-        stuck = np.setdiff1d(indexed[may_go & last & (blocks.children[indexed] > 0)], needed)
+        """Forgets blocks whose only copy is on the GPU while others, below it, hang on them: their own
+        copy down has failed. Only where all of these are idle. True: there is something to gain."""
+        if tier is not Tier.GPU:
+            return False
+        blocks, rows = self.blocks, self.pools[Tier.GPU].owned()
+        may_go, last = self._may_go(tier, rows)
+        rows = rows[may_go & last & blocks.indexed[rows] & (blocks.children[rows] > 0)]
+        if not rows.size:
+            return False
+        busy = blocks.in_use(slice(None)) | (blocks.claims > 0) | (blocks.pins > 0).any(axis=0)
+        needed = self.prefix.with_ancestors(np.flatnonzero(busy & blocks.indexed).astype(np.int32))
+        stuck: Rows = np.setdiff1d(rows, needed)
         return bool(self.forget(stuck).size)
 
     def add_replicas(self, tier: Tier, rows: Rows) -> None:

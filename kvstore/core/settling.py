@@ -6,10 +6,10 @@ import hashlib
 
 import numpy as np
 
-from kvstore.core.blocks import NO_FRAME, Rows, concat
+from kvstore.core.blocks import Rows, concat
 from kvstore.core.config import StoreConfig
-from kvstore.core.engines import Engine, Fence, Publish, Release, SessionEnd, SwapOut, Unclaim
-from kvstore.core.links import COPY, Links
+from kvstore.core.engines import Engine, Fence, Publish, Release, SessionEnd, SwapOut
+from kvstore.core.links import COPY, WRITE, Links
 from kvstore.core.memory import Memory
 from kvstore.core.swaps import Swaps
 from kvstore.core.types import DomainId, Retention, Tier
@@ -36,16 +36,16 @@ class Settling:
         passed = engine.settled()
         if not passed:
             return
-        self._publish(engine, [fence for fence in passed if isinstance(fence, Publish)])
+        self.publish(engine, [fence for fence in passed if isinstance(fence, Publish)])
         for fence in passed:
             if isinstance(fence, SwapOut):
                 self._swaps.begin_out(fence.sequence, fence.fence)
-        self.release(passed)
+        self._release(passed)
         for fence in passed:
             if isinstance(fence, SessionEnd):
                 self._end_session(fence.owner)
 
-    def _publish(self, engine: Engine, publications: list[Publish]) -> None:
+    def publish(self, engine: Engine, publications: list[Publish]) -> None:
         """Commits become visible. The first commit of a key wins; later ones stay private."""
         blocks = self._memory.blocks
         rows = self._memory.prefix.publish(publications)
@@ -59,21 +59,20 @@ class Settling:
         for tier in (Tier.CPU, Tier.DISK):
             self._memory.eviction.touch(tier, rows[blocks.valid[tier, rows]][::-1].tolist())
 
-    def release(self, passed: list[Fence]) -> None:
-        """References and claims end; what is left without any stays as cache, or goes."""
-        ended = [fence for fence in passed if isinstance(fence, Release | Unclaim)]
-        if not ended:
+    def _release(self, passed: list[Fence]) -> None:
+        """References end; what is left without any stays as cache, or goes."""
+        releases = [fence for fence in passed if isinstance(fence, Release)]
+        if not releases:
             return
-        blocks = self._memory.blocks
-        blocks.leave_limbo(concat(fence.rows for fence in ended if isinstance(fence, Release)))
-        blocks.unclaim(concat(fence.rows for fence in ended if isinstance(fence, Unclaim)))
-        self._memory.collect(concat(fence.rows for fence in ended))
+        rows = concat(release.rows for release in releases)
+        self._memory.blocks.leave_limbo(rows)
+        self._memory.collect(rows)
         for retention in Retention:
-            kept = [fence.rows for fence in ended if fence.retention is retention]
+            kept = [release.rows for release in releases if release.retention is retention]
             if kept:
-                self._retain(np.concatenate(kept), retention)
+                self.retain(np.concatenate(kept), retention)
 
-    def _retain(self, rows: Rows, retention: Retention) -> None:
+    def retain(self, rows: Rows, retention: Retention) -> None:
         """What becomes of the cached blocks among `rows`, heads first, that were just released."""
         blocks = self._memory.blocks
         rows = rows[blocks.indexed[rows]]
@@ -82,11 +81,10 @@ class Settling:
             return
         if retention is Retention.SESSION and self._config.disk_frames:
             blocks.to_disk[rows] = True
-            self._links.ask_to_write(rows[blocks.valid[Tier.CPU, rows]])
+            self._links.ask_down(WRITE, rows[blocks.valid[Tier.CPU, rows]])
         if self._config.cpu_frames:
             # Copied down before they are evicted, so that eviction is a change of the table.
-            below = (blocks.frame[Tier.CPU, rows] != NO_FRAME) | blocks.valid[Tier.DISK, rows]
-            self._links.ask_in_background(COPY, rows[~below].tolist())
+            self._links.ask_down(COPY, rows[~blocks.valid[Tier.DISK, rows]])
 
     def _end_session(self, owner: int) -> None:
         blocks = self._memory.blocks

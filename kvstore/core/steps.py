@@ -21,7 +21,7 @@ from kvstore.core.effects import (
     Result,
     UpdateActivityResult,
 )
-from kvstore.core.engines import Engine, Publish, SessionEnd
+from kvstore.core.engines import Engine, Publish, SessionEnd, SwapOut
 from kvstore.core.events import Allocate, Commit, EndSession, Fork, Free, Operation, Swap, UpdateActivity
 from kvstore.core.freeing import Freeing
 from kvstore.core.granting import Asked, Granting
@@ -108,21 +108,29 @@ class Steps:
                 continue
             sequence.keys[operation.first_block : end] = operation.block_keys[: end - operation.first_block]
             sequence.committed = end
-            sequence.commit_fence = fence
             pending = engine.pending.setdefault(sequence.domain, {})
             for place in range(first, end):
                 pending.setdefault(sequence.keys[place], BlockRow(sequence.rows[place]))
-            engine.fences.append(
-                Publish(
-                    fence=fence,
-                    domain=sequence.domain,
-                    owner=sequence.owner,
-                    rows=sequence.rows,
-                    keys=sequence.keys,
-                    first=first,
-                    end=end,
-                )
+            publication = Publish(
+                fence=fence,
+                domain=sequence.domain,
+                owner=sequence.owner,
+                rows=sequence.rows,
+                keys=sequence.keys,
+                first=first,
+                end=end,
             )
+            leaving = sequence.state is SequenceState.SWAPPING_OUT
+            if sequence.state is SequenceState.SWAPPED or (leaving and sequence.begun):
+                # All work on its blocks has completed.
+                self._settling.publish(engine, [publication])
+                continue
+            engine.fences.append(publication)
+            sequence.commit_fence = fence
+            if leaving:
+                # Copies begin after the publication, so that a failed one can't take its rows away.
+                sequence.out_fence = fence
+                engine.fences.append(SwapOut(fence=fence, sequence=sequence))
 
     def _full_blocks(self, sequence: Sequence) -> int:
         if sequence.state in (SequenceState.SWAPPING_OUT, SequenceState.SWAPPED):
@@ -251,7 +259,7 @@ class Steps:
             short = self._granting.shortage(each, time)
             if short and self._leaving.idle:
                 relieved = self._leaving.relieve(short, time)
-                for engine in set(relieved.values()):
+                for engine in dict.fromkeys(relieved.values()):
                     self._settling.settle(engine)
                 moved += relieved
                 short = self._granting.shortage(each, time)

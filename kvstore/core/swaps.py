@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from kvstore.core.blocks import NO_FRAME, Rows, concat
 from kvstore.core.config import StoreConfig
-from kvstore.core.links import COPY, LOAD, READ, Links, Moved
+from kvstore.core.links import COPY, LOAD, READ, WRITE, Links, Moved
 from kvstore.core.memory import Memory
 from kvstore.core.sequences import Move, Sequence
 from kvstore.core.types import SequenceState, StepNumber, Tier, blocks_for_tokens
@@ -105,6 +105,8 @@ class Swaps:
         rows = np.array(sequence.rows, np.int32)
         copying = (blocks.pins[Tier.CPU, rows] > 0) & ~blocks.indexed[rows]
         self.stop_waiting(sequence)
+        # It may be written again: copies still queued must not run, unless another waits for them.
+        blocks.offered[rows[(blocks.claims[rows] == 1) & ~copying]] = False
         if copying.any():
             sequence.move(Move.CANCEL_LATE)
             sequence.cancelled = True
@@ -117,8 +119,6 @@ class Swaps:
         blocks, rows = self._memory.blocks, np.array(sequence.rows, np.int32)
         blocks.take_back(rows)
         self._unclaim(sequence)
-        # It may be written again: a copy that is still queued must not run, unless another waits for it.
-        blocks.offered[rows[blocks.claims[rows] == 0]] = False
         self._memory.collect(rows)
 
     # ------------------------------------------------------------------------------ in
@@ -233,7 +233,7 @@ class Swaps:
         if moved.link == READ:
             self._links.ask(LOAD, moved.good[self._unfilled(moved.good)].tolist())
         if moved.link == COPY:
-            self._links.ask_to_write(moved.good[blocks.to_disk[moved.good]])
+            self._links.ask_down(WRITE, moved.good[blocks.to_disk[moved.good]])
         tier = Tier.GPU if moved.link == READ else target
         good = _NO_ROWS if moved.link == READ else moved.good
         self._serve(tier, good, failed=False)

@@ -14,7 +14,7 @@ import numpy as np
 from kvstore.core.engines import Engine, Release
 from kvstore.core.memory import Memory
 from kvstore.core.sequences import Sequence
-from kvstore.core.types import Retention, SequenceState, StepNumber
+from kvstore.core.types import Retention, SequenceState, StepNumber, Tier
 
 __all__ = ["Tails"]
 
@@ -37,7 +37,9 @@ class Tails:
         if not forked:
             return
         blocks, rows = self._memory.blocks, np.array([each.rows[-1] for each in forked], np.int32)
-        counts = (blocks.live[rows] + blocks.claims[rows]).tolist()
+        # A copy that runs reads the tail as well, be the one it was for still there or not.
+        copied = blocks.pins[Tier.GPU, rows] > 0
+        counts = (blocks.live[rows] + blocks.claims[rows] + copied).tolist()
         for sequence, count in zip(forked, counts, strict=True):
             self._sharers[sequence.rows[-1]] = count
             sequence.forked = count > 1 and sequence.token_count % self._block_tokens != 0

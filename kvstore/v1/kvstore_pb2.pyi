@@ -820,6 +820,9 @@ class AllocateResponse(_message.Message):
     cached_tokens: _builtins.int
     """Leading tokens whose KV is, or is on its way, in the table."""
     first_block: _builtins.int
+    """At most known_blocks. Less where a shared last block was replaced, and 0 where the
+    sequence had no frames any more: then none that the engine knew are its own.
+    """
     state: Global___Sequence.State.ValueType
     frames_short: _builtins.int
     """LATER: frames still lacking after all that is in flight has ended. 0: room is
@@ -866,7 +869,8 @@ class ForkRequest(_message.Message):
     """Shares all of the parent's blocks. Memory is mapped, so the store can't see a
     write: parent and children Allocate before their next one, and who still shares
     the part-filled last block then gets a frame of its own at first_block and a
-    FrameCopy. At most 64 children. A child that exists already is left as it is.
+    FrameCopy. Part-filled is the last block that `token_count` does not fill, so fork
+    where all of token_count is written, not with room taken ahead. At most 64 children. A child that exists already is left as it is.
     LATER: the parent is not resident; nothing was shared.
     """
 
@@ -1000,7 +1004,7 @@ class SwapResponse(_message.Message):
     """For IN answered LATER: as in AllocateResponse."""
     @_builtins.property
     def block_table(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """For IN: the frames being filled, not to be read before RESIDENT."""
+        """For IN: the whole table, not to be read before RESIDENT."""
 
     @_builtins.property
     def decision(self) -> Global___Decision: ...
@@ -1144,7 +1148,9 @@ Global___CommitResponse: _TypeAlias = CommitResponse  # noqa: Y015
 @_typing.final
 class UpdateActivityRequest(_message.Message):
     """Tells what the engine knows and the store cannot: feeds state-aware eviction.
-    RUNNING asked of a sequence that is not resident is a swap IN.
+    RUNNING asked of a sequence that is not resident is a swap IN; where it is resident
+    again at once, SequenceMoved in the same answer tells its table. An Allocate that is
+    answered OK makes a sequence RUNNING too.
     """
 
     DESCRIPTOR: _descriptor.Descriptor

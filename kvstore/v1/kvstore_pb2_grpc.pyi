@@ -70,7 +70,8 @@ class KVStoreStub:
     Applies the operations of one engine step as one transaction, kind by kind:
     commit, fork (references), free, settle what completed_step releases,
     update_activity, end_session, swap OUT, allocate (and the copies that forks
-    need), swap IN; within a kind in the order given. So a finished turn can be
+    need), swap IN; within a kind in the order given, but where frames are short those
+    who grow come before those who return, and these before new ones. So a turn can be
     committed and freed, a beam forked and its loser freed, in one step.
     Exactly-once: `step` numbers are consecutive per engine, at most one step is
     outstanding, and the answer to the last one is kept for a retry.
@@ -122,7 +123,8 @@ class KVStoreAsyncStub(KVStoreStub):
     Applies the operations of one engine step as one transaction, kind by kind:
     commit, fork (references), free, settle what completed_step releases,
     update_activity, end_session, swap OUT, allocate (and the copies that forks
-    need), swap IN; within a kind in the order given. So a finished turn can be
+    need), swap IN; within a kind in the order given, but where frames are short those
+    who grow come before those who return, and these before new ones. So a turn can be
     committed and freed, a beam forked and its loser freed, in one step.
     Exactly-once: `step` numbers are consecutive per engine, at most one step is
     outstanding, and the answer to the last one is kept for a retry.
@@ -195,7 +197,8 @@ class KVStoreServicer(metaclass=_abc_1.ABCMeta):
         Applies the operations of one engine step as one transaction, kind by kind:
         commit, fork (references), free, settle what completed_step releases,
         update_activity, end_session, swap OUT, allocate (and the copies that forks
-        need), swap IN; within a kind in the order given. So a finished turn can be
+        need), swap IN; within a kind in the order given, but where frames are short those
+        who grow come before those who return, and these before new ones. So a turn can be
         committed and freed, a beam forked and its loser freed, in one step.
         Exactly-once: `step` numbers are consecutive per engine, at most one step is
         outstanding, and the answer to the last one is kept for a retry.

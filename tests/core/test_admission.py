@@ -1,0 +1,364 @@
+"""Want of memory is an outcome: NEVER, LATER with what is short, and tickets in order."""
+
+from kvstore.core.admission import PATIENCE_SECONDS
+from kvstore.core.effects import AllocateResult, StepAnswer
+from kvstore.core.types import Outcome, Pressure, SequenceState, Tier
+from tests.core.caller import Caller, moves
+from tests.core.ops import allocate, commit, free, swap_in, swap_out
+from tests.core.world import World, keys_of, make_store, text
+
+
+def outcomes(answer: StepAnswer) -> list[Outcome]:
+    return [result.outcome for result in answer.results if isinstance(result, AllocateResult)]
+
+
+def caller_of(**sizes: int) -> Caller:
+    return Caller(World(make_store(**sizes)))
+
+
+# --------------------------------------------------------------------- never and later
+
+
+def test_what_is_larger_than_the_pool_is_never_and_makes_no_sequence() -> None:
+    caller = caller_of(gpu_frames=4)
+    result = caller.allocate(1, 17)
+    assert (result.outcome, result.state, result.block_table) == (Outcome.NEVER, SequenceState.DROPPED, ())
+    assert not caller.world.store.membership.engines[caller.id].sequences
+    assert caller.allocate(1, 16).outcome is Outcome.OK
+
+
+def test_growth_beyond_the_pool_is_never_and_changes_nothing() -> None:
+    caller = caller_of(gpu_frames=4)
+    caller.allocate(1, 16)
+    result = caller.allocate(1, 17)
+    assert (result.outcome, result.state) == (Outcome.NEVER, SequenceState.RESIDENT)
+    assert caller.sequence(1).token_count == 16
+
+
+def test_later_says_how_many_frames_are_short() -> None:
+    caller = caller_of(gpu_frames=4)
+    caller.allocate(1, 12)
+    result = caller.allocate(2, 12)
+    assert (result.outcome, result.state, result.frames_short) == (Outcome.LATER, SequenceState.DROPPED, 2)
+    assert caller.world.free_frames()[0] == 1, "a waiting sequence holds nothing"
+
+
+def test_later_with_nothing_short_means_that_room_is_on_its_way() -> None:
+    caller = caller_of(gpu_frames=4)
+    caller.allocate(1, 12)
+    caller.step(completed=0)
+    answer = caller.step(free(1), allocate(2, 12), completed=1)
+    assert isinstance(answer.results[1], AllocateResult)
+    assert (answer.results[1].outcome, answer.results[1].frames_short) == (Outcome.LATER, 0)
+    assert caller.allocate(2, 12).outcome is Outcome.OK
+
+
+def test_room_that_a_swap_out_is_making_is_on_its_way() -> None:
+    caller = caller_of(gpu_frames=4, cpu_frames=4)
+    caller.allocate(1, 12)
+    caller.step(swap_out(1, 12))
+    result = caller.allocate(2, 12)
+    assert (result.outcome, result.frames_short) == (Outcome.LATER, 0)
+    caller.world.drain()
+    assert caller.allocate(2, 12).outcome is Outcome.OK
+
+
+def test_growth_that_finds_no_room_leaves_the_sequence_resident() -> None:
+    caller = caller_of(gpu_frames=4)
+    caller.allocate(1, 8)
+    caller.allocate(2, 8)
+    result = caller.allocate(1, 12)
+    assert (result.outcome, result.state, result.frames_short) == (Outcome.LATER, SequenceState.RESIDENT, 1)
+    assert len(caller.table(1)) == 2
+
+
+def test_a_retry_names_id_and_token_count_alone() -> None:
+    caller = caller_of(gpu_frames=8)
+    tokens = text(1, 16)
+    caller.cache(tokens)
+    caller.allocate(2, 28)
+    assert caller.allocate(1, 21, keys_of(tokens)).outcome is Outcome.LATER
+    caller.step(free(2))
+    result = caller.allocate(1, 21)
+    assert result.outcome is Outcome.OK
+    assert result.cached_tokens == caller.lookup(keys_of(tokens)).blocks_cached * 4 > 0
+
+
+def test_free_cancels_a_ticket() -> None:
+    caller = caller_of(gpu_frames=4)
+    caller.allocate(1, 12)
+    caller.allocate(2, 12)
+    assert caller.allocate(3, 4).outcome is Outcome.LATER
+    caller.step(free(2))
+    assert caller.allocate(3, 4).outcome is Outcome.OK
+
+
+def test_a_sequence_that_has_to_come_back_first_is_later() -> None:
+    caller = caller_of(gpu_frames=4, cpu_frames=4)
+    caller.allocate(1, 8)
+    caller.step(swap_out(1, 8))
+    assert caller.allocate(1, 12).state is SequenceState.SWAPPING_OUT
+    caller.world.drain()
+    result = caller.allocate(1, 12)
+    assert (result.outcome, result.state) == (Outcome.LATER, SequenceState.SWAPPED)
+
+
+# --------------------------------------------------------------------------- the queue
+
+
+def test_two_prompts_of_60_cached_and_10_new_blocks_in_a_pool_of_100() -> None:
+    """Both are served, one after the other."""
+    world = World(make_store(gpu_frames=100, cpu_frames=200))
+    caller = Caller(world)
+    prompts = {1: text(1, 70 * 4), 2: text(2, 70 * 4)}
+    for tokens in prompts.values():
+        caller.cache(tokens[: 60 * 4])
+        world.drain()
+    answer = caller.step(*(allocate(i, 280, keys_of(tokens)[:69]) for i, tokens in prompts.items()))
+    assert outcomes(answer) == [Outcome.OK, Outcome.LATER]
+    world.drain()
+    assert caller.state(1) is SequenceState.RESIDENT
+    caller.read(caller.table(1), prompts[1][:240])
+    waiting = caller.allocate(2, 280)
+    assert waiting.outcome is Outcome.LATER
+    assert waiting.frames_short > 0
+    caller.step(free(1))
+    result = caller.allocate(2, 280)
+    assert (result.outcome, result.cached_tokens) == (Outcome.OK, 240)
+    world.drain()
+    assert caller.state(2) is SequenceState.RESIDENT
+    caller.read(caller.table(2), prompts[2][:240])
+
+
+def test_two_prompts_with_the_same_60_cached_blocks_are_served_together() -> None:
+    world = World(make_store(gpu_frames=100))
+    caller = Caller(world)
+    tokens = text(1, 240)
+    caller.cache(tokens)
+    answer = caller.step(*(allocate(i, 280, keys_of(tokens)) for i in (1, 2)))
+    assert outcomes(answer) == [Outcome.OK, Outcome.OK]
+
+
+def test_who_came_first_is_served_first() -> None:
+    caller = caller_of(gpu_frames=4)
+    caller.allocate(1, 16)
+    for waiting in (2, 3, 4):
+        caller.allocate(waiting, 8)
+    caller.step(free(1))
+    assert outcomes(caller.step(allocate(4, 8), allocate(3, 8), allocate(2, 8))) == [
+        Outcome.LATER,
+        Outcome.OK,
+        Outcome.OK,
+    ]
+
+
+def test_a_retry_keeps_its_place() -> None:
+    caller = caller_of(gpu_frames=4)
+    caller.allocate(1, 16)
+    caller.allocate(2, 12)
+    caller.allocate(3, 12)
+    caller.allocate(2, 12)
+    caller.step(free(1))
+    assert caller.allocate(3, 12).outcome is Outcome.LATER
+    assert caller.allocate(2, 12).outcome is Outcome.OK
+
+
+def test_small_ones_do_not_starve_a_large_one() -> None:
+    """Row 6.02's kin: a stream of small prompts that would fit leaves the room to the large one."""
+    caller = caller_of(gpu_frames=8)
+    caller.allocate(1, 16)
+    caller.allocate(2, 16)
+    assert caller.allocate(3, 32).outcome is Outcome.LATER
+    caller.step(free(1))
+    for small in range(10, 20):
+        result = caller.allocate(small, 4)
+        assert result.outcome is Outcome.LATER
+        assert caller.allocate(3, 32).outcome is Outcome.LATER
+    caller.step(free(2))
+    assert caller.allocate(3, 32).outcome is Outcome.OK
+
+
+def test_growth_goes_before_what_waits_to_begin() -> None:
+    caller = caller_of(gpu_frames=4)
+    caller.allocate(1, 12)
+    assert caller.allocate(2, 16).outcome is Outcome.LATER
+    assert caller.allocate(1, 16).outcome is Outcome.OK
+
+
+def test_case_6_02_what_was_swapped_out_goes_before_what_is_new() -> None:
+    caller = caller_of(gpu_frames=4, cpu_frames=4)
+    caller.allocate(1, 16)
+    caller.step(swap_out(1, 16))
+    caller.world.drain()
+    caller.allocate(2, 16)
+    assert caller.allocate(3, 4).outcome is Outcome.LATER
+    assert caller.swap_in(1).outcome is Outcome.LATER
+    caller.step(free(2))
+    assert caller.allocate(3, 4).outcome is Outcome.LATER
+    assert caller.swap_in(1).outcome is Outcome.OK
+
+
+def test_a_ticket_that_nobody_asks_for_holds_nobody_up_but_keeps_its_place() -> None:
+    caller = caller_of(gpu_frames=4)
+    caller.allocate(1, 12)
+    caller.allocate(2, 16)
+    assert caller.allocate(3, 4).outcome is Outcome.LATER
+    caller.world.tick(PATIENCE_SECONDS * 1.1)
+    assert caller.allocate(3, 4).outcome is Outcome.OK
+    assert caller.allocate(2, 16).outcome is Outcome.LATER
+    assert caller.allocate(4, 4).outcome is Outcome.LATER
+    caller.step(free(1, 3))
+    assert caller.allocate(2, 16).outcome is Outcome.OK
+
+
+def test_the_queue_is_one_for_all_engines() -> None:
+    one = caller_of(gpu_frames=4)
+    two = Caller(one.world, 2)
+    one.allocate(1, 16)
+    one.allocate(2, 12)
+    two.allocate(1, 12)
+    one.step(free(1))
+    assert two.allocate(1, 12).outcome is Outcome.LATER
+    assert one.allocate(2, 12).outcome is Outcome.OK
+
+
+def test_an_engine_that_dies_leaves_the_queue() -> None:
+    one = caller_of(gpu_frames=4)
+    two = Caller(one.world, 2)
+    one.allocate(1, 12)
+    two.allocate(1, 16)
+    assert one.allocate(2, 4).outcome is Outcome.LATER
+    two.close_tethers()
+    assert one.allocate(2, 4).outcome is Outcome.OK
+
+
+def test_case_2_11_a_grant_that_fails_midway_takes_nothing() -> None:
+    """Cached blocks in the CPU tier, too few frames for the rest: all counts are as before."""
+    caller = caller_of(gpu_frames=8, cpu_frames=8)
+    tokens = text(1, 16)
+    caller.cache(tokens)
+    caller.world.drain()
+    caller.allocate(2, 24)
+    blocks = caller.world.store.memory.blocks
+    before = (caller.world.free_frames(), blocks.live.tolist(), blocks.frame.tolist())
+    assert caller.allocate(1, 20, keys_of(tokens)).outcome is Outcome.LATER
+    assert (caller.world.free_frames(), blocks.live.tolist(), blocks.frame.tolist()) == before
+
+
+def test_case_3_20_asking_again_and_again_changes_nothing() -> None:
+    """No loop in the store: each ask is one look, and the engine is told what to do."""
+    caller = caller_of(gpu_frames=4)
+    caller.allocate(1, 16)
+    for _ in range(50):
+        result = caller.allocate(2, 16)
+        assert (result.outcome, result.frames_short) == (Outcome.LATER, 4)
+    assert len(caller.world.store.membership.engines[caller.id].sequences) == 2
+
+
+# ----------------------------------------------------------------- frames_short is true
+
+
+def test_a_chain_whose_head_was_used_before_its_tail_can_be_evicted_whole() -> None:
+    """Copies that end one after the other put the head of a chain before its tail."""
+    caller = caller_of(gpu_frames=4, cpu_frames=4, transfer_blocks_max=2)
+    caller.cache(text(1, 16))
+    world = caller.world
+    first, second = world.under_way
+    world.end(first)
+    world.end(second)
+    world.drain()
+    result = caller.allocate(1, 16)
+    assert (result.outcome, result.frames_short) == (Outcome.OK, 0)
+
+
+def test_a_prompt_computed_twice_at_once_leaves_no_frame_that_nobody_can_have() -> None:
+    """The winner of the first blocks has gone; the loser's next block hangs on the winner's."""
+    caller = caller_of(gpu_frames=5)
+    keys = keys_of(text(1, 12))
+    caller.step(allocate(1, 8), allocate(2, 12))
+    caller.step(commit(1, keys[:2]))
+    caller.step(commit(2, keys))
+    caller.step(free(1))
+    caller.step()
+    result = caller.allocate(2, 16)
+    assert result.outcome is Outcome.OK or result.frames_short > 0, "no room comes, and none is promised"
+
+
+def test_a_parent_whose_copy_failed_does_not_hold_its_frame_for_ever() -> None:
+    """Its child has a copy below, it has none: it could never leave the GPU."""
+    caller = caller_of(gpu_frames=4, cpu_frames=4, transfer_blocks_max=1)
+    caller.cache(text(1, 8))
+    world = caller.world
+    head, tail = world.under_way
+    world.end(head, failed=[0])
+    world.end(tail, failed=[])
+    world.drain()
+    for _ in range(3):
+        result = caller.allocate(1, 16)
+        world.tick()
+    assert result.outcome is Outcome.OK or result.frames_short > 0
+
+
+def test_room_that_the_store_makes_by_dropping_another_engines_sequence_comes() -> None:
+    one = caller_of(gpu_frames=4)
+    two = Caller(one.world, 2)
+    two.allocate(1, 16)
+    two.rest(1, 16)
+    two.keep_alive()
+    result = one.allocate(1, 16)
+    assert (result.outcome, result.frames_short) == (Outcome.LATER, 0)
+    two.keep_alive()
+    assert one.allocate(1, 16).outcome is Outcome.OK
+
+
+# ------------------------------------------------------- what the store moves by itself
+
+
+def test_the_store_moves_waiting_and_parked_sequences_of_low_priority_first() -> None:
+    caller = caller_of(gpu_frames=8, cpu_frames=16, drop_tokens_max=0)
+    caller.allocate(1, 8, priority=2)
+    caller.allocate(2, 8, priority=1)
+    caller.allocate(3, 8, priority=0)
+    for sequence in (1, 2):
+        caller.rest(sequence, 8)
+    answer = caller.step(allocate(4, 16))
+    assert [caller.state(i) for i in (1, 2, 3)] == [
+        SequenceState.RESIDENT,
+        SequenceState.SWAPPING_OUT,
+        SequenceState.RESIDENT,
+    ]
+    assert [move.sequence for move in moves(answer.notices)] == [2]
+    caller.world.drain()
+    assert caller.allocate(4, 16).outcome is Outcome.OK
+
+
+def test_a_running_sequence_is_never_moved_by_the_store() -> None:
+    caller = caller_of(gpu_frames=4, cpu_frames=8)
+    caller.allocate(1, 16)
+    result = caller.allocate(2, 16)
+    assert (result.outcome, result.frames_short) == (Outcome.LATER, 4)
+    assert caller.state(1) is SequenceState.RESIDENT
+
+
+def test_pressure_is_full_while_somebody_waits() -> None:
+    caller = caller_of(gpu_frames=4)
+    caller.allocate(1, 16)
+    caller.allocate(2, 4)
+    assert caller.world.store.usage().tiers[Tier.GPU].pressure is Pressure.FULL
+    caller.step(free(1))
+    caller.allocate(2, 4)
+    caller.world.tick(0.2)
+    assert caller.world.store.usage().tiers[Tier.GPU].pressure is Pressure.LOW
+
+
+def test_swap_in_that_finds_no_room_is_later_and_says_what_is_short() -> None:
+    caller = caller_of(gpu_frames=4, cpu_frames=4)
+    caller.allocate(1, 12)
+    caller.step(swap_out(1, 12))
+    caller.world.drain()
+    caller.allocate(2, 12)
+    result = caller.swap_in(1)
+    assert (result.outcome, result.state, result.frames_short) == (Outcome.LATER, SequenceState.SWAPPED, 2)
+    caller.step(free(2), swap_in(1))
+    caller.world.drain()
+    assert caller.state(1) is SequenceState.RESIDENT
