@@ -15,7 +15,9 @@ BEGIN, END = "<!-- states: begin -->\n", "<!-- states: end -->"
 
 
 def drawn() -> str:
-    moves = [f"    {before.name} --> {after.name}: {move.name.lower()}" for (before, move), after in MOVES.items()]
+    moves = [
+        f"    {before.name} --> {after.name}: {move.name.lower()}" for (before, move), after in MOVES.items()
+    ]
     return "\n".join(["```mermaid", "stateDiagram-v2", "    [*] --> DROPPED: new", *moves, "```", ""])
 
 

@@ -592,7 +592,6 @@ def test_a_tail_that_a_copy_still_reads_is_not_written_in_place() -> None:
     caller.read(caller.table(1), text(1, 7))
 
 
-
 def test_a_copy_that_fails_after_a_commit_publishes_nothing_that_is_gone() -> None:
     """Committed while its copy runs; the copy fails before the commit's fence has passed."""
     caller = caller_of()

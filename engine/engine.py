@@ -1,0 +1,232 @@
+"""The engine: one loop that asks the store for memory, runs the model, and asks again.
+
+Each iteration sends one Step with all that changed since the last, then runs one forward pass over what the
+answer allows. Work on a CPU is over when the call returns, so each step names the one before as completed.
+(One step ahead means to send step n+1 before the forward pass of step n, with n-1 as completed; a CPU has
+nothing to win by it.)
+
+When the service is lost the engine attaches again and admits all unfinished requests by their keys, with the
+tokens that they have so far. Tests: tests/engine/test_engine.py.
+"""
+
+import time
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from engine.batch import Batch
+from engine.digests import Digests, Memory
+from engine.model import Llama
+from engine.requests import Request, Stream, Work
+from engine.sampling import greedy
+from engine.scheduler import Scheduler
+from kvstore.client import Client, Layout, ServiceLost
+from kvstore.v1 import kvstore_pb2 as pb
+
+__all__ = ["BUILD", "Engine", "EngineError"]
+
+BUILD = "kvstore reference engine 1"
+# Longest wait for an event when nothing can run, and pause between two tries to attach.
+WAIT_SECONDS = 0.1
+ATTACH_PAUSE_SECONDS = 0.1
+
+
+class EngineError(Exception):
+    """A request that this engine cannot take."""
+
+
+class Engine:
+    """Streams over one service. Used by one thread; close it, or use it in a `with`."""
+
+    def __init__(
+        self,
+        model: Llama,
+        client: Client,
+        *,
+        digests: Digests | None = None,
+        block_tokens: int = 16,
+        running_max: int = 16,
+        attach_seconds: float = 60.0,
+    ) -> None:
+        """Attaches. `digests`: to prove that blocks keep their bytes; it remembers all that were committed.
+
+        `attach_seconds`: how long a service may be away before that is an error.
+        """
+        self.attachments = 0
+        self._digests = digests
+        self._model = model
+        self._client = client
+        self._block_tokens = block_tokens
+        self._attach_seconds = attach_seconds
+        self._scheduler = Scheduler(block_tokens, running_max=running_max)
+        layout = model.config.kv_layout(block_tokens=block_tokens, dtype=model.weights.dtype)
+        self._kv_layout = layout
+        self._layout = Layout(
+            block_tokens=block_tokens,
+            block_bytes=layout.block_bytes,
+            fingerprint=layout.fingerprint(model.weights.digest),
+            description=layout.description(),
+        )
+        self._pool = torch.empty(0)
+        self._news: list[Stream] = []
+        self._attach()
+
+    @property
+    def name(self) -> str:
+        """As the store calls it; another one after each loss of the service."""
+        return self._client.engine
+
+    @property
+    def has_work(self) -> bool:
+        return self._scheduler.has_work
+
+    def submit(self, request: Request) -> Stream:
+        """Refuses what could never be computed; whether there is memory for it the store will say."""
+        config = self._model.config
+        length = len(request.prompt) + request.max_new_tokens
+        if not request.prompt or request.max_new_tokens < 1:
+            raise EngineError("a request needs a prompt and room for one new token")
+        if length > config.context_length:
+            raise EngineError(f"{length} tokens are more than the model's {config.context_length}")
+        if min(request.prompt) < 0 or max(request.prompt) >= config.vocab_size:
+            raise EngineError(f"the prompt's tokens must be from 0 to {config.vocab_size - 1}")
+        return self._scheduler.submit(request)
+
+    def step(self) -> list[Stream]:
+        """One iteration; returns the streams with news: admitted, given a token, or done."""
+        try:
+            self._exchange()
+            work = self._scheduler.next_work(self._client.tables)
+            if work is not None:
+                self._run(work)
+            elif self._scheduler.is_waiting:
+                self._wait()
+        except ServiceLost:
+            self._attach()
+        # A loss in the middle takes no news with it.
+        news, self._news = self._news, []
+        return list(dict.fromkeys(news))
+
+    def rest(self) -> None:
+        """To be called now and then while there is no work: a lost service is noticed here too."""
+        try:
+            self._client.wait_events(0.0)
+        except ServiceLost:
+            self._attach()
+
+    def close(self) -> None:
+        """Leaves the service, which frees what is still running."""
+        self._pool = torch.empty(0)
+        try:
+            self._client.detach()
+        except ServiceLost:
+            pass
+        finally:
+            self._client.close()
+
+    def _attach(self) -> None:
+        """Attaches, also after a loss. The old pool is let go first, or its memory would stay taken."""
+        self._pool = torch.empty(0)
+        self._scheduler.start_over()
+        if self._digests is not None:
+            self._digests.forget_tails()
+        deadline = time.monotonic() + self._attach_seconds
+        while True:
+            try:
+                self._client.attach(self._layout, build=BUILD)
+                break
+            except ServiceLost:
+                if time.monotonic() >= deadline:
+                    raise
+                time.sleep(ATTACH_PAUSE_SECONDS)
+        self._pool = self._kv_layout.view(self._memory)
+        self.attachments += 1
+
+    @property
+    def _memory(self) -> Memory:
+        return self._client.pools[0].frames
+
+    # ---------------------------------------------------------------- what the store is told
+
+    def _exchange(self) -> None:
+        operations = self._scheduler.operations(self._client.tables)
+        self._note_journeys(operations)
+        response = self._client.step(operations)
+        if response.copies:
+            memory = self._memory
+            memory[[copy.target for copy in response.copies]] = memory[
+                [copy.source for copy in response.copies]
+            ]
+        self._receive(self._scheduler.take(operations, response))
+
+    def _wait(self) -> None:
+        events = self._client.wait_events(WAIT_SECONDS)
+        self._receive(self._scheduler.take_events(events))
+
+    def _note_journeys(self, operations: Sequence[pb.Operation]) -> None:
+        """Digests of blocks that this step gives into the store's hands."""
+        if self._digests is None:
+            return
+        tables, memory = self._client.tables, self._memory
+        for operation in operations:
+            kind = operation.WhichOneof("kind")
+            if kind == "commit":
+                commit = operation.commit
+                frames = tables.table(commit.sequence)[commit.first_block :][: len(commit.block_keys)]
+                self._digests.note_commit(commit.block_keys, frames, memory)
+            elif kind == "swap" and operation.swap.direction == pb.SwapRequest.OUT:
+                full, part = divmod(operation.swap.filled_tokens, self._block_tokens)
+                if part:
+                    sequence = operation.swap.sequence
+                    self._digests.note_tail(sequence, tables.table(sequence)[full], memory)
+
+    def _receive(self, streams: list[Stream]) -> None:
+        """Compares every block that has come back, before anything is computed from it."""
+        self._news += streams
+        if self._digests is None:
+            return
+        tables, memory = self._client.tables, self._memory
+        for stream in streams:
+            if stream.is_done:
+                continue
+            table = tables.table(stream.sequence)
+            full, part = divmod(stream.computed, self._block_tokens)
+            self._digests.compare(stream.chain.keys[:full], table[:full], memory)
+            self._digests.compare_tail(stream.sequence, table[full : full + 1] if part else [], memory)
+
+    # -------------------------------------------------------------------- what is computed
+
+    def _run(self, work: Work) -> None:
+        """One forward pass; streams that have been fed all their tokens get the next one."""
+        batch = self._prefill(work) if work.token_count > 1 else self._decode(work)
+        choices = greedy(self._model.forward(batch, self._pool))
+        for stream, choice in zip(work.streams, choices, strict=True):
+            stream.computed += work.token_count
+            if stream.tokens_pending:
+                continue
+            stream.add(choice)
+            self._news.append(stream)
+            if stream.is_done:
+                self._scheduler.end(stream)
+
+    def _prefill(self, work: Work) -> Batch:
+        [stream] = work.streams
+        return Batch.prefill(
+            stream.tokens[stream.computed : stream.computed + work.token_count],
+            cached=stream.computed,
+            block_table=self._client.tables.table(stream.sequence),
+            block_tokens=self._block_tokens,
+        )
+
+    def _decode(self, work: Work) -> Batch:
+        tables = [self._client.tables.table(stream.sequence) for stream in work.streams]
+        width = max(map(len, tables))
+        # One array for the batch: a call into numpy for each sequence would cost more than the padding.
+        padded = np.array([table + [0] * (width - len(table)) for table in tables], dtype=np.int32)
+        return Batch.decode(
+            [stream.tokens[stream.computed] for stream in work.streams],
+            context_lens=[stream.computed + 1 for stream in work.streams],
+            block_tables=padded,
+            block_tokens=self._block_tokens,
+        )

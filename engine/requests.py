@@ -1,0 +1,149 @@
+"""A request, and the stream of tokens that comes of it.
+
+A `Request` is what was asked for and never changes. A `Stream` is the request as the engine runs it: its
+tokens, how much of their KV is written, and the sequence that holds it in the store. A stream outlives its
+sequences: when the service is lost it keeps its tokens and is admitted again under a new id.
+"""
+
+import time
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from engine.sampling import Choice
+from kvstore.client import KeyChain
+
+__all__ = [
+    "CHUNK_TOKENS",
+    "NO_SEQUENCE",
+    "Cached",
+    "Request",
+    "Stream",
+    "StreamState",
+    "Work",
+    "chunk_end",
+]
+
+# Prefill chunks end at multiples of this, counted from position 0, whatever was cached: so that a run with a
+# cached prefix and one without cut a prompt at the same places, and yield the same bits for the same tokens.
+CHUNK_TOKENS = 256
+# Sequences are numbered from 1.
+NO_SEQUENCE = 0
+
+
+class StreamState(Enum):
+    """What the engine does with a stream. Where its blocks are is the store's to know."""
+
+    QUEUED = auto()  # Holds no frames yet; the store may keep a ticket for it.
+    LOADING = auto()  # Has its frames; cached or swapped blocks are on their way into them.
+    RUNNING = auto()
+    PREEMPTED = auto()  # Swapped out or dropped, to come back by a swap in.
+    FINISHED = auto()
+    FAILED = auto()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What was asked for."""
+
+    id: str
+    prompt: tuple[int, ...]
+    max_new_tokens: int
+    # The conversation that this is a turn of; empty: none, and its blocks are kept as plain cache.
+    session: str = ""
+    turn: int = 0
+    # Of two streams the one of higher priority goes first, and among equals the one that came first.
+    priority: int = 0
+    # Tokens that end the answer; the one that did is its last.
+    stop_ids: frozenset[int] = frozenset()
+    # When it was asked: what its first token's time is counted from.
+    arrived: float = field(default_factory=time.monotonic)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cached:
+    """Leading tokens that were found in each tier when a sequence was admitted."""
+
+    gpu: int
+    cpu: int
+    disk: int
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Stream:
+    """One request on its way. Made by `Scheduler.submit`; compared by identity."""
+
+    request: Request
+    # Keys of all full blocks of `tokens`, whether their KV is written or not.
+    chain: KeyChain
+    # Prompt and answer so far.
+    tokens: list[int]
+    state: StreamState = StreamState.QUEUED
+    # Its id in the store, never used again.
+    sequence: int = NO_SEQUENCE
+    # Leading tokens whose KV is written. The last token's is not, before it has been fed to the model.
+    computed: int = 0
+    # Leading blocks that are committed, or came out of the cache.
+    committed_blocks: int = 0
+    cached: Cached = Cached(gpu=0, cpu=0, disk=0)
+    # How often it was admitted anew: once, and once more for each loss of the service.
+    admissions: int = 0
+    preemptions: int = 0
+    # Of each token of the answer, by how much its logit was ahead of the next best.
+    margins: list[float] = field(default_factory=list)
+    first_token_seconds: float = 0.0
+    # FAILED: why, in words for the one who asked.
+    reason: str = ""
+
+    @property
+    def answer(self) -> list[int]:
+        return self.tokens[len(self.request.prompt) :]
+
+    @property
+    def is_done(self) -> bool:
+        return self.state in (StreamState.FINISHED, StreamState.FAILED)
+
+    @property
+    def tokens_pending(self) -> int:
+        """Tokens that the model has not been fed yet: one while decoding, more before that."""
+        return len(self.tokens) - self.computed
+
+    @property
+    def next_chunk(self) -> int:
+        """Tokens of the next piece of work on this stream."""
+        return chunk_end(self.computed, len(self.tokens)) - self.computed
+
+    def arrive(self, valid_tokens: int, block_tokens: int) -> None:
+        """Its blocks are on the GPU, the leading `valid_tokens` with content."""
+        self.state = StreamState.RUNNING
+        self.computed = min(valid_tokens, len(self.tokens) - 1)
+        self.committed_blocks = min(self.committed_blocks, self.computed // block_tokens)
+
+    def add(self, choice: Choice) -> None:
+        """Takes the model's next token, and finishes when it was the last."""
+        if not self.margins:
+            self.first_token_seconds = time.monotonic() - self.request.arrived
+        self.tokens.append(choice.token)
+        self.chain.extend([choice.token])
+        self.margins.append(choice.margin)
+        if choice.token in self.request.stop_ids or len(self.margins) >= self.request.max_new_tokens:
+            self.state = StreamState.FINISHED
+
+    def start_over(self) -> None:
+        """Nothing of it is in the store any more, but its tokens stay."""
+        self.state = StreamState.QUEUED
+        self.sequence = NO_SEQUENCE
+        self.computed = self.committed_blocks = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One forward pass: a chunk of one stream's prompt, or one token for each of many streams."""
+
+    streams: list[Stream]
+    # New tokens of each of them.
+    token_count: int
+
+
+def chunk_end(first: int, end: int) -> int:
+    """Where the chunk that begins at token `first` ends: on the grid, or with the tokens."""
+    return min(end, (first // CHUNK_TOKENS + 1) * CHUNK_TOKENS)

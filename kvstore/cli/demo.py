@@ -1,0 +1,55 @@
+"""`kvstore demo`: conversations through all tiers, a killed engine, a restarted service, and the proof."""
+
+import json
+import signal
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, NoReturn
+
+import typer
+
+__all__ = ["demo"]
+
+
+def demo(
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the result as one JSON object on the last line.")
+    ] = False,
+    model: Annotated[str, typer.Option(help="smollm2, or tiny: random weights, in seconds.")] = "smollm2",
+    keep: Annotated[
+        Path | None, typer.Option(help="Folder for logs and the disk tier, to be kept; it must be empty.")
+    ] = None,
+) -> None:
+    """Watch conversations whose KV outlives the engine, the GPU's memory and the service."""
+    # Imported here: the other commands must not load torch, nor need the engine to be installed.
+    try:
+        import torch  # noqa: F401
+    except ModuleNotFoundError:
+        _refuse("the reference engine is not installed; remedy: pip install 'kvstore[engine]'")
+    from kvstore.demo.children import DemoError
+    from kvstore.demo.run import run_demo
+    from kvstore.demo.show import Show
+
+    if keep is not None and keep.exists() and (not keep.is_dir() or any(keep.iterdir())):
+        _refuse(f"--keep {keep} is no empty folder; remedy: name a new one")
+    # As Ctrl-C does: what was started is ended, and what was made is removed.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt)
+    show = Show(json=as_json)
+    try:
+        report = run_demo(model, show, keep)
+    except DemoError as error:
+        _refuse(str(error))
+    show.report(report)
+    if as_json:
+        typer.echo(json.dumps(report.to_json()))
+    raise typer.Exit(1 if report.problems() else 0)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def _refuse(message: str) -> NoReturn:
+    typer.echo(f"kvstore demo: {message}", err=True)
+    raise typer.Exit(1)

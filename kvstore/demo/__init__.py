@@ -1,0 +1,1 @@
+"""`kvstore demo`: conversations whose KV lives in kvstore, compared with a plain run."""
