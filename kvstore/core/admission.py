@@ -18,7 +18,7 @@ from kvstore.core.blocks import NO_FRAME
 from kvstore.core.config import StoreConfig
 from kvstore.core.memory import Memory
 from kvstore.core.sequences import Sequence
-from kvstore.core.types import BlockRow, Tier
+from kvstore.core.types import BlockRow, EngineId, Tier
 
 __all__ = ["Admission", "Request", "Urgency"]
 
@@ -107,6 +107,10 @@ class Admission:
     def is_waiting(self, time: float) -> bool:
         """Whether somebody waits for frames and still asks for them."""
         return any(self._asks(ticket, time) for ticket in self._tickets.values())
+
+    def engines_waiting(self) -> dict[EngineId, None]:
+        """Whose sequences have a ticket."""
+        return dict.fromkeys(sequence.engine for sequence in self._tickets)
 
     def _asks(self, ticket: _Ticket, time: float) -> bool:
         return time - ticket.time_asked <= PATIENCE_SECONDS

@@ -112,6 +112,7 @@ class Links:
                 rows = self._next(link, queue)
                 if rows.size:
                     started.append(self._begin(link, rows))
+        self._memory.copies_stalled = self._queues[COPY].stalled
         return started
 
     def resume(self) -> None:

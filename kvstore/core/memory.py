@@ -5,12 +5,14 @@ The rules that hold here:
    does not move or go.
  * The last copy of a block goes only when nobody refers to the block and nothing hangs on it.
  * A swapped sequence's claim is held by a copy in the CPU or disk tier.
- * A block leaves a tier only after its children have left that tier.
+ * From the disk a block goes after its children there, so that it is prefix-closed by itself.
+   From the tiers above, too, but where only that would help, one with a copy below goes before.
 """
 
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kvstore.core.blocks import NO_FRAME, NO_ROW, Blocks, Rows
 from kvstore.core.config import StoreConfig
@@ -33,6 +35,8 @@ class Memory:
         self.prefix = PrefixIndex(self.blocks)
         self.eviction = eviction
         self.blocks_evicted = [0 for _ in Tier]
+        # Whether copies from the GPU down find no room, so that waiting for them is of no use.
+        self.copies_stalled = False
         # Blocks that have left the disk tier, to be told to the disk with the next effects.
         self.deleted: list[StoredKey] = []
 
@@ -61,16 +65,20 @@ class Memory:
     def make_room(self, tier: Tier, count: int, spare: int = 0, *, in_background: bool = False) -> bool:
         """Sees to `count` free frames, with `spare` more that are free or could be. All or nothing.
 
-        Blocks that wait for their copy down go only where others don't suffice, and not at all for
-        what is done in the background.
+        Blocks that wait for their copy down are spared where others suffice, and by what is done in
+        the background always. On the GPU those of sessions are waited for, as long as copies go on.
         """
         free = self.pools[tier].free_count
         if free >= count + spare:
             return True
         wanted = count + spare - free
-        victims = self._victims(tier, wanted, sparing=True)
+        queued = self.blocks.queued[tier]
+        victims = self._victims(tier, wanted, spared=queued)
         if len(victims) < wanted and not in_background:
-            victims = self._victims(tier, wanted, sparing=False)
+            awaited = queued & self.blocks.to_disk
+            if tier is not Tier.GPU or self.copies_stalled:
+                awaited = np.zeros_like(queued)
+            victims = self._victims(tier, wanted, spared=awaited)
             if len(victims) < wanted and self._forget_stuck(tier):
                 return self.make_room(tier, count, spare)
         if len(victims) < wanted:
@@ -79,12 +87,9 @@ class Memory:
             self.evict(tier, np.array(victims[: count - free], np.int32))
         return True
 
-    def _victims(self, tier: Tier, count: int, *, sparing: bool) -> list[BlockRow]:
+    def _victims(self, tier: Tier, count: int, *, spared: NDArray[np.bool_]) -> list[BlockRow]:
         def removable(rows: Sequence[BlockRow]) -> list[BlockRow]:
-            if sparing:
-                queued = self.blocks.queued[tier]
-                rows = [row for row in rows if not queued[row]]
-            return self.removable(tier, rows)
+            return self.removable(tier, [row for row in rows if not spared[row]])
 
         return self.eviction.victims(tier, count, removable)
 
@@ -95,12 +100,14 @@ class Memory:
             return False
         blocks, rows = self.blocks, self.pools[Tier.GPU].owned()
         may_go, last = self._may_go(tier, rows)
-        rows = rows[may_go & last & blocks.indexed[rows] & (blocks.children[rows] > 0)]
-        if not rows.size:
+        left = np.setdiff1d(rows[may_go & last], np.array(self.removable(tier, rows), np.int32))
+        if not left.size:
             return False
         busy = blocks.in_use(slice(None)) | (blocks.claims > 0) | (blocks.pins > 0).any(axis=0)
+        if not self.copies_stalled:
+            busy |= blocks.queued[tier]
         needed = self.prefix.with_ancestors(np.flatnonzero(busy & blocks.indexed).astype(np.int32))
-        stuck: Rows = np.setdiff1d(rows, needed)
+        stuck: Rows = np.setdiff1d(left, needed)
         return bool(self.forget(stuck).size)
 
     def add_replicas(self, tier: Tier, rows: Rows) -> None:
@@ -186,7 +193,8 @@ class Memory:
 
     def removable(self, tier: Tier, candidates: "Sequence[BlockRow] | Rows") -> list[BlockRow]:
         """Of the candidates those that may leave the tier one after the other: in their order, but
-        a parent that is named before its children right after the last of these."""
+        a parent that is named before its children right after the last of these. In the end come
+        those whose children stay, if they have a copy below."""
         blocks = self.blocks
         rows = np.array(candidates, np.int32)
         may_go, last = self._may_go(tier, rows)
@@ -214,6 +222,8 @@ class Memory:
                 waiting[parent][2] -= 1
                 waiting[parent][3] -= is_last
                 row = parent
+        if tier is not Tier.DISK:
+            chosen += [row for row, (is_last, *_) in waiting.items() if not is_last]
         return chosen
 
     def _may_go(self, tier: Tier, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
@@ -237,17 +247,17 @@ class Memory:
     def held_on_gpu(self) -> int:
         """GPU frames that are not free, and can't be made so, when all that is in flight has ended.
 
-        Those of blocks that sequences hold; and of cached blocks which such a block hangs on, or a
-        swapped one while there is no copy below. (Its own parent's a sequence holds too, but another's
-        block may have been published under the same key first.)
+        Those of blocks that sequences hold; and of cached blocks with no copy below which such a
+        block hangs on. (A sequence holds its own blocks' parents, but another's may have been
+        published under the same key first.)
         """
         blocks = self.blocks
         rows = self.pools[Tier.GPU].owned()
         live = rows[blocks.live[rows] > 0]
-        above_live = self.prefix.with_ancestors(live)
-        above_claimed = self.prefix.with_ancestors(np.flatnonzero(blocks.claims).astype(np.int32))
-        below = blocks.valid[Tier.CPU, above_claimed] | blocks.valid[Tier.DISK, above_claimed]
-        held = np.union1d(above_live, above_claimed[~below & blocks.indexed[above_claimed]])
+        claimed = np.flatnonzero(blocks.claims).astype(np.int32)
+        above = self.prefix.with_ancestors(np.concatenate([live, claimed]))
+        below = blocks.valid[Tier.CPU, above] | blocks.valid[Tier.DISK, above]
+        held = np.union1d(live, above[~below & blocks.indexed[above]])
         return int((blocks.frame[Tier.GPU, held] != NO_FRAME).sum())
 
     def best_tier(self, rows: Rows) -> Rows:

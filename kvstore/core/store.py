@@ -129,6 +129,8 @@ class Store:
                 self.membership.close_tethers(event.engine)
             case TransferEnded():
                 self.swaps.end(self.links.end(event.transfer, event.failed))
+                # Who waits for frames may find some now: no news, but a reason to ask again.
+                self._woken.update(self.admission.engines_waiting())
             case BlocksFound():
                 self._restore(event)
         return Done()

@@ -2,6 +2,7 @@
 
 import pytest
 
+from kvstore.core.effects import AllocateResult
 from kvstore.core.types import Outcome, Retention, SequenceState, Tier
 from tests.core.caller import Caller, moves
 from tests.core.ops import allocate, end_session, free
@@ -53,6 +54,27 @@ def test_retention_named_by_the_engine_counts(retention: Retention) -> None:
     caller.step(free(1, retention=retention))
     caller.world.drain()
     assert len(caller.world.shadow.disk) == (4 if retention is Retention.SESSION else 0)
+
+
+def test_a_finished_turn_is_copied_down_before_its_frames_are_taken() -> None:
+    """Its frames count as room that is coming; whoever waits is woken when the copy has ended."""
+    caller = caller_of(gpu_frames=8, cpu_frames=32)
+    caller.begin(1, TOKENS, session="s")
+    _, result = caller.step(free(1), allocate(2, 32)).results
+    assert isinstance(result, AllocateResult)
+    assert (result.outcome, result.frames_short) == (Outcome.LATER, 0)
+    (copy,) = caller.world.under_way
+    assert caller.id in caller.world.end(copy).wake
+    assert caller.allocate(2, 32).outcome is Outcome.OK
+    assert caller.lookup(KEYS).blocks_by_tier == (0, 4, 0)
+
+
+def test_a_finished_turn_that_finds_no_room_below_holds_nobody_up() -> None:
+    caller = caller_of(gpu_frames=8, cpu_frames=2)
+    caller.begin(1, TOKENS, session="s")
+    caller.step(free(1))
+    caller.world.drain()
+    assert caller.allocate(2, 32).outcome is Outcome.OK
 
 
 def test_the_disk_gets_parents_first_in_any_batch_size() -> None:
