@@ -22,9 +22,12 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     service.end()
 
 
-def run_example(service: Service) -> str:
+def run_example(service: Service, *changes: tuple[str, str]) -> str:
     [code] = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
-    code = code.replace("Client()", f'Client("unix:{service.socket}")')
+    code = code.replace("Client()", f'Client("{service.socket}")')
+    for before, after in changes:
+        assert before in code
+        code = code.replace(before, after)
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert run.returncode == 0, run.stderr
     return run.stdout
@@ -36,3 +39,21 @@ def test_the_example_finds_its_prompt_again_and_after_a_restart_too(service: Ser
     service.end()
     service.start()
     assert run_example(service) == "96 tokens were cached\n"
+
+
+def test_the_example_waits_for_what_comes_from_disk(service: Service) -> None:
+    """Large blocks take their time: nothing is computed or committed before they have come."""
+    large = ("16 * 1024", "256 * 1024")
+    service.end()
+    service = Service(
+        service.folder, "--disk", str(service.folder / "large"), "--disk-bytes", "128MiB",
+        gpu_frames=32 * 200, cpu_frames=32 * 200,
+    ).start()  # fmt: skip
+    try:
+        run_example(service, large, ("range(100)", "range(1604)"))
+        service.end()
+        service.start()
+        cached = run_example(service, large, ("range(100)", "range(1700)"))
+    finally:
+        service.end()
+    assert cached == "1600 tokens were cached\n"

@@ -26,20 +26,21 @@ def demo(
         import torch  # noqa: F401
     except ModuleNotFoundError:
         _refuse("the reference engine is not installed; remedy: pip install 'kvstore[engine]'")
-    from kvstore.demo.children import DemoError
+    from kvstore.demo.children import DemoError, DemoRefused
     from kvstore.demo.run import run_demo
     from kvstore.demo.show import Show
 
-    if keep is not None and keep.exists() and (not keep.is_dir() or any(keep.iterdir())):
-        _refuse(f"--keep {keep} is no empty folder; remedy: name a new one")
     # As Ctrl-C does: what was started is ended, and what was made is removed.
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     show = Show(json=as_json)
     try:
         report = run_demo(model, show, keep)
-    except DemoError as error:
+    except DemoRefused as error:
         _refuse(str(error))
+    except DemoError as error:
+        _say(str(error))
+        raise typer.Exit(1) from error
     show.report(report)
     if as_json:
         typer.echo(json.dumps(report.to_json()))
@@ -51,5 +52,9 @@ def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def _refuse(message: str) -> NoReturn:
+    _say(message)
+    raise typer.Exit(2)
+
+
+def _say(message: str) -> None:
     typer.echo(f"kvstore demo: {message}", err=True)
-    raise typer.Exit(1)

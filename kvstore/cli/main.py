@@ -1,9 +1,11 @@
 """The `kvstore` program: its commands, and the place where a refusal becomes one line and an exit status."""
 
 import sys
+from typing import Annotated
 
 import typer
 
+from kvstore import __version__
 from kvstore.cli.demo import demo
 from kvstore.cli.serve import serve
 from kvstore.cli.status import status
@@ -25,6 +27,21 @@ app.command()(serve)
 app.command()(status)
 
 EXIT_REFUSED = 2
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"kvstore {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """What stands before the command; the help is the app's own."""
 
 
 def main() -> None:

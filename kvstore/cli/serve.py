@@ -3,7 +3,9 @@
 import asyncio
 import logging
 import os
-from typing import Annotated
+import signal
+from types import FrameType
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -39,6 +41,9 @@ def serve(
     low_watermark: Annotated[float, typer.Option(help="Share of frames in use that ends it.")] = 0.80,
 ) -> None:
     """Run the service until SIGTERM or Ctrl-C."""
+    # Until the service takes the signals itself: to load it lasts longer than a hasty stop waits.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _stop_early)
     # Imported here: the other commands must not load a server.
     from kvstore.server.config import parse_config
     from kvstore.server.server import serve as run
@@ -60,3 +65,8 @@ def serve(
         low_watermark=low_watermark,
     )
     raise typer.Exit(asyncio.run(run(config)))
+
+
+def _stop_early(number: int, frame: FrameType | None) -> NoReturn:
+    typer.echo(f"kvstore: stopped by {signal.Signals(number).name} before it was ready", err=True)
+    raise SystemExit(0)

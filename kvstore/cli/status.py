@@ -1,19 +1,18 @@
 """`kvstore status`: what a running service tells of itself, as tables or as JSON."""
 
+import json
 import time
 from typing import Annotated
 
-import grpc
 import typer
-from google.protobuf.json_format import MessageToJson
+from google.protobuf.json_format import MessageToDict
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from kvstore.client.address import default_address
-from kvstore.client.errors import ClientError, Unanswered, from_rpc
+from kvstore.client.client import Client
 from kvstore.v1 import kvstore_pb2 as pb
-from kvstore.v1.kvstore_pb2_grpc import KVStoreStub
 
 __all__ = ["status"]
 
@@ -34,38 +33,46 @@ def status(
     socket: Annotated[
         str, typer.Option(default_factory=default_address, help="The service's socket: a path, or unix:PATH.")
     ],
-    json: Annotated[bool, typer.Option("--json", help="Print GetUsage as one JSON object.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print GetUsage as one JSON object.")] = False,
 ) -> None:
     """Show the tiers and engines of a running service."""
-    usage = _usage(socket if socket.startswith("unix:") else f"unix:{socket}")
-    if json:
+    usage = _usage(socket)
+    if as_json:
         typer.echo(_json(usage))
         return
     console = Console()
+    # Not the table's title: with one tier that is too narrow for it.
+    console.print(f"Tiers (epoch {_hex(usage.store_epoch)})", style="italic", highlight=False)
     console.print(_tiers(usage))
-    console.print(_engines(usage) if usage.engines else "No engine is attached.")
+    if usage.engines:
+        console.print(_engines(usage))
+    elif not any(tier.frames_total for tier in usage.tiers):
+        console.print("No engine has attached yet: the pools are made with the first one.")
+    else:
+        console.print("No engine is attached.")
 
 
 def _usage(address: str) -> pb.Usage:
-    with grpc.insecure_channel(address) as channel:
-        try:
-            return KVStoreStub(channel).GetUsage(pb.GetUsageRequest(), timeout=DEADLINE_SECONDS)
-        except grpc.RpcError as error:
-            problem = from_rpc(error)
-    if isinstance(problem, Unanswered):
-        problem = ClientError(
-            f"no service answers on {address} (start one: kvstore serve, or name its --socket)"
-        )
-    raise problem
+    with Client(address, deadline_seconds=DEADLINE_SECONDS) as client:
+        return client.usage()
 
 
 def _json(usage: pb.Usage) -> str:
-    return MessageToJson(usage, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
+    shown = MessageToDict(usage, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
+    # As in the table and the log, so that they can be compared.
+    shown["store_epoch"] = _hex(usage.store_epoch)
+    for engine, each in zip(shown["engines"], usage.engines, strict=True):
+        engine["engine"]["store_epoch"] = _hex(each.engine.store_epoch)
+    return json.dumps(shown, indent=2)
+
+
+def _hex(epoch: int) -> str:
+    return f"{epoch:016x}"
 
 
 def _tiers(usage: pb.Usage) -> Table:
     """A column a tier: so it fits the narrowest terminal."""
-    table = Table("", title=f"Tiers (epoch {usage.store_epoch:016x})")
+    table = Table("")
     for tier in usage.tiers:
         table.add_column(pb.Tier.Name(tier.tier).removeprefix("TIER_"), justify="right")
     for count in COUNTS:

@@ -48,6 +48,8 @@ class Service:
         self._channel = grpc.insecure_channel(address, options=OPTIONS)
         self.stub = rpc.KVStoreStub(self._channel)
 
+        self._is_closed = False
+
     @property
     def in_forked_child(self) -> bool:
         return os.getpid() != self._pid
@@ -59,6 +61,8 @@ class Service:
                 f"this client belongs to process {self._pid}, not to its forked child {os.getpid()}; "
                 "start children with 'spawn', and let each make a client of its own"
             )
+        if self._is_closed:
+            raise errors.ClientError("the client is closed: make a new one")
 
     def call(
         self,
@@ -82,7 +86,7 @@ class Service:
                 # The blocking form is quicker by a third where there is nothing to do meanwhile.
                 return started.result() if started else method(request, timeout=timeout)
             except grpc.RpcError as error:
-                problem = errors.from_rpc(error)
+                problem = errors.from_rpc(error, self.address)
             except grpc.FutureCancelledError:
                 problem = errors.ServiceLost("the client was closed during the call")
             out_of_time = time.monotonic() + pause >= deadline
@@ -97,6 +101,7 @@ class Service:
         return method.future(request, timeout=self.deadline_seconds)
 
     def close(self) -> None:
+        self._is_closed = True
         # In a forked child gRPC is not to be touched at all.
         if not self.in_forked_child:
             self._channel.close()

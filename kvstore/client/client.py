@@ -4,6 +4,7 @@
         client.attach(Layout(block_tokens=16, block_bytes=..., ranks=1, fingerprint=...))
         frames = client.pools[0].frames
         response = client.step([operations.allocate(1, 100, block_keys=chain.keys)])
+        valid_tokens = client.wait_resident(1, seconds=10)
 
 One thread uses a client; the client has one more of its own, which keeps the lease. Calls raise ServiceLost
 when the service is gone, at the latest two seconds after its death, and pools are unmapped then. Memory
@@ -19,7 +20,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
-from kvstore.client.address import default_address
+from kvstore.client.address import default_address, to_address
 from kvstore.client.attachment import Attachment, PendingStep
 from kvstore.client.calls import Service
 from kvstore.client.errors import ClientError, Refused, ServiceLost, Unanswered
@@ -50,8 +51,9 @@ class Layout:
 
 class Client:
     def __init__(self, address: str = "", *, deadline_seconds: float = 2.0) -> None:
-        """Connects to nothing yet. `address` empty: this user's default. The deadline bounds one try."""
-        self._service = Service(address or default_address(), deadline_seconds)
+        """Connects to nothing yet. `address`: the service's socket, a path or `unix:PATH`; empty: this
+        user's default. The deadline bounds one try."""
+        self._service = Service(to_address(address or default_address()), deadline_seconds)
         self._attachment: Attachment | None = None
         self._frame_count = 0
 
@@ -134,6 +136,22 @@ class Client:
         With `completed_step` it also tells that work has ended, where no next step is there to say so.
         """
         return self._attached().wait_events(seconds, completed_step)
+
+    def wait_resident(self, sequence: int, seconds: float) -> int:
+        """Waits until the sequence's blocks are on the GPU; returns its leading valid tokens.
+
+        They may be fewer than its Allocate had found, if a load has failed. Raises ClientError where the
+        time was not enough, or where the sequence has lost its frames and has to be allocated again.
+        """
+        deadline = time.monotonic() + seconds
+        while (state := self.tables.state(sequence)) == pb.Sequence.SWAPPING_IN:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                break
+            self.wait_events(left)
+        if state != pb.Sequence.RESIDENT:
+            raise ClientError(f"sequence {sequence} is {pb.Sequence.State.Name(state)}, not RESIDENT")
+        return self.tables.valid_tokens(sequence)
 
     def lookup(self, keys: Sequence[bytes], *, tenant: str = "") -> pb.LookupResponse:
         attachment = self._attached()

@@ -41,7 +41,8 @@ class Refused(ClientError):
 
 
 class ServiceLost(ClientError):
-    """All pools are unmapped already. After the next attach everything is new: engine, epoch, pools, steps.
+    """The client has let go of all pools; their memory goes with the engine's last view of it. After the
+    next attach everything is new: engine, epoch, pools, steps.
 
     Sequences are gone; what was committed may still be cached, so allocate it again by its keys.
     """
@@ -59,10 +60,12 @@ class SharedTail(ClientError):
     pass
 
 
-def from_rpc(error: grpc.RpcError) -> ClientError:
+def from_rpc(error: grpc.RpcError, address: str) -> ClientError:
     code, message = error.code(), error.details() or ""
     if code in UNANSWERED:
-        return Unanswered(f"{code.name}: {message}")
+        return Unanswered(
+            f"no service answers on {address} (start one: kvstore serve): {code.name}: {message}"
+        )
     info = _error_info(error)
     if info.reason == ENGINE_EXPIRED:
         return ServiceLost(f"{ENGINE_EXPIRED}: {message}")

@@ -35,6 +35,7 @@ class _Row:
     frames: list[int]  # In token order. Those of a SWAPPING_IN sequence are not to be read yet.
     token_count: int  # For so many tokens there is room, as last allocated.
     tail_shared: bool  # The part-filled last block may be another sequence's too, until the next Allocate.
+    valid_tokens: int = 0  # Leading tokens whose KV was there when the table was last filled.
 
     def move(self, state: State, frames: Sequence[int]) -> None:
         """`frames`: the whole table, or none where it stays as it is."""
@@ -61,6 +62,14 @@ class BlockTables:
 
     def state(self, sequence: int) -> State:
         return self._row(sequence).state
+
+    def valid_tokens(self, sequence: int) -> int:
+        """Leading tokens that were found, or had come back, when the sequence last took its frames.
+
+        Not to be relied on before it is RESIDENT: a load may fail. What the engine has computed since
+        it knows itself.
+        """
+        return self._row(sequence).valid_tokens
 
     def slots(self, sequence: int, first_token: int, token_count: int) -> npt.NDArray[np.int64]:
         """Where the KV of these tokens is to be written (`slot_mapping`)."""
@@ -110,6 +119,7 @@ class BlockTables:
             row = self._rows.get(moved.sequence) if event.HasField("sequence_moved") else None
             if row is not None:
                 row.move(moved.state, moved.block_table)
+                row.valid_tokens = moved.valid_tokens
 
     def _apply_fork(self, request: pb.ForkRequest, response: pb.ForkResponse) -> None:
         if response.outcome != pb.OUTCOME_OK:
@@ -128,15 +138,21 @@ class BlockTables:
             row.move(state, ())
 
     def _apply_swap(self, request: pb.SwapRequest, response: pb.SwapResponse) -> None:
-        self._row(request.sequence).move(response.state, response.block_table)
+        row = self._row(request.sequence)
+        row.move(response.state, response.block_table)
+        if request.direction == pb.SwapRequest.IN and response.outcome == pb.OUTCOME_OK:
+            row.valid_tokens = response.valid_tokens
 
     def _apply_allocate(self, request: pb.AllocateRequest, response: pb.AllocateResponse) -> None:
         if response.outcome == pb.OUTCOME_NEVER:
             return
-        row = self._rows.setdefault(request.sequence, _Row(response.state, [], 0, False))
+        row = self._rows.setdefault(request.sequence, _Row(pb.Sequence.DROPPED, [], 0, False))
+        was_away = row.state in AWAY
         row.move(response.state, ())
         if response.outcome == pb.OUTCOME_LATER:
             return
+        if was_away:
+            row.valid_tokens = response.cached_tokens
         if response.first_block > len(row.frames):
             raise ClientError(
                 f"sequence {request.sequence}: {len(row.frames)} blocks are known, the answer starts at "

@@ -55,7 +55,9 @@ class KVStoreError(Exception):
         self.remedy = remedy
 
     def __str__(self) -> str:
-        where = f"{self.field} = {self.value}: " if self.field else ""
+        # What is empty or blank would not be seen.
+        value = self.value if self.value.strip() else repr(self.value)
+        where = f"{self.field} = {value}: " if self.field else ""
         return f"{where}{self.message}" + (f" ({self.remedy})" if self.remedy else "")
 
 

@@ -16,7 +16,7 @@ from typing import IO, NoReturn
 from kvstore.client import Client, ClientError
 from kvstore.v1 import kvstore_pb2 as pb
 
-__all__ = ["END_SECONDS", "Child", "DemoError", "Service"]
+__all__ = ["END_SECONDS", "Child", "DemoError", "DemoRefused", "Service"]
 
 READY_SECONDS = 60.0
 # A service that is stopped may take ten seconds to let its transfers end.
@@ -30,6 +30,10 @@ ENVIRONMENT = {"OMP_NUM_THREADS": "2", "MKL_NUM_THREADS": "2", "OMP_WAIT_POLICY"
 
 class DemoError(Exception):
     """The demo could not be brought to its end; the message is for the one who watches."""
+
+
+class DemoRefused(DemoError):
+    """It was asked for what can't be had, and has not begun."""
 
 
 class Child:

@@ -12,7 +12,7 @@ from engine.checkpoint import Checkpoint, ModelNotFoundError, find_smollm2
 from engine.config import ModelConfig
 from engine.models import TINY
 from engine.weights import read_config
-from kvstore.demo.children import DemoError
+from kvstore.demo.children import DemoRefused
 from kvstore.demo.plan import BLOCK_TOKENS
 
 __all__ = ["Model", "Tokenizer", "open_model"]
@@ -44,11 +44,11 @@ def open_model(name: str) -> Model:
     if name == "tiny":
         return Model(name, ByteTokenizer(), _frame_bytes(TINY))
     if name != "smollm2":
-        raise DemoError(f"there is no model {name!r}; choose smollm2 or tiny")
+        raise DemoRefused(f"--model {name!r}: no such model; remedy: choose smollm2 or tiny")
     try:
         checkpoint = Checkpoint(find_smollm2())
     except ModelNotFoundError as error:
-        raise DemoError(str(error)) from error
+        raise DemoRefused(str(error)) from error
     return Model(name, engine.tokenizer.Tokenizer(checkpoint), _frame_bytes(read_config(checkpoint)))
 
 

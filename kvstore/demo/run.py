@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from kvstore.demo.children import Child, Service
+from kvstore.demo.children import Child, DemoRefused, Service
 from kvstore.demo.model import Model, open_model
 from kvstore.demo.plan import (
     ANSWER_TOKENS,
@@ -212,7 +212,7 @@ class _Demo:
 @contextmanager
 def _folder(keep: Path | None) -> Iterator[Path]:
     if keep is not None:
-        keep.mkdir(parents=True, exist_ok=True)
+        _take_empty(keep)
         yield keep
         return
     # Short, because the path of a socket may not be long.
@@ -221,3 +221,15 @@ def _folder(keep: Path | None) -> Iterator[Path]:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _take_empty(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        is_empty = not any(folder.iterdir())
+    except FileExistsError:
+        is_empty = False
+    except OSError as error:
+        raise DemoRefused(f"--keep {folder}: {error.strerror}; remedy: name a new folder") from error
+    if not is_empty:
+        raise DemoRefused(f"--keep {folder} is no empty folder; remedy: name a new one")

@@ -22,6 +22,8 @@ TENANT_BYTES_MAX = 256
 LEASE_SECONDS_MIN = 0.2
 LEASE_SECONDS_MAX = 3_600.0
 ENGINES_MAX = 4_096
+# A frame is whole pages: in less there is room for none.
+TIER_BYTES_MIN = 4_096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +49,8 @@ class ServeConfig:
             )
         if self.cpu_bytes < 0:
             _refuse("--cpu", self.cpu_bytes, "negative", "0 for no CPU tier, or a size like 2GiB")
+        _check_room("--gpu", self.gpu_bytes)
+        _check_room("--cpu", self.cpu_bytes)
         self._check_disk()
         self._check_tenants()
         _check_between("--lease", self.lease_seconds, LEASE_SECONDS_MIN, LEASE_SECONDS_MAX)
@@ -60,6 +64,9 @@ class ServeConfig:
             if self.disk_bytes:
                 _refuse("--disk-bytes", self.disk_bytes, "no folder for it", "name one with --disk")
             return
+        if not self.disk_bytes:
+            remedy = "give the most that the tier may take, like --disk-bytes 20GiB"
+            _refuse("--disk", self.disk_path, "needs --disk-bytes", remedy)
         if self.disk_bytes < CAP_BYTES_MIN:
             _refuse("--disk-bytes", self.disk_bytes, "too small", f"{format_bytes(CAP_BYTES_MIN)} or more")
         if not self.cpu_bytes:
@@ -93,11 +100,13 @@ def parse_config(
 ) -> ServeConfig:
     """Flags as they were typed. `memory_bytes`: what shares are of, and the most; 0: the machine's."""
     memory_bytes = memory_bytes or memory_total_bytes()
+    if disk is not None and not disk.strip():
+        _refuse("--disk", disk, "names no folder", "name one, or leave --disk out")
     config = ServeConfig(
         socket=parse_address(socket),
         gpu_bytes=parse_size(gpu, flag="--gpu", whole_bytes=memory_bytes),
         cpu_bytes=parse_size(cpu, flag="--cpu", whole_bytes=memory_bytes),
-        disk_path=Path(disk).absolute() if disk else None,
+        disk_path=Path(disk).absolute() if disk is not None else None,
         disk_bytes=parse_size(disk_bytes, flag="--disk-bytes"),
         tenants=tuple(tenants) or ("default",),
         lease_seconds=lease,
@@ -121,6 +130,11 @@ def _check_memory(config: ServeConfig, memory_bytes: int) -> None:
             f"more than the {format_bytes(memory_bytes)} of this machine or of its control group's limit",
             f"ask for less in all; {format_bytes(memory_available_bytes())} are free now",
         )
+
+
+def _check_room(flag: str, size: int) -> None:
+    if 0 < size < TIER_BYTES_MIN:
+        _refuse(flag, size, "no room for a single block", f"at least {TIER_BYTES_MIN} bytes, like 2GiB")
 
 
 def _check_between(flag: str, value: float, low: float, high: float) -> None:

@@ -33,6 +33,10 @@ log = logging.getLogger(__name__)
 async def serve(config: ServeConfig) -> int:
     """Runs until SIGTERM, SIGINT or a bug; returns the exit status."""
     stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        # They stay to the end: a second signal must not cut it short, which has bounds of its own.
+        loop.add_signal_handler(number, stop.set)
     disk = DiskTier.open(config.disk_path, config.disk_bytes) if config.disk_path is not None else None
     driver = Driver(config, disk, stop.set)
     try:
@@ -55,7 +59,7 @@ async def _serve_sockets(config: ServeConfig, driver: Driver, stop: asyncio.Even
             bound[tether_path(config.socket)] = file_identity(tether_path(config.socket))
         await server.start()
         log.info("kvstore ready on unix:%s %s", config.socket, _sizes(config))
-        await _wait(stop)
+        await stop.wait()
         log.info("stopping")
         driver.end_waits()
         await server.stop(CALLS_SECONDS)
@@ -72,14 +76,6 @@ def _bind(server: grpc.aio.Server, path: Path) -> None:
     except RuntimeError as error:
         remedy = "choose another socket"
         raise ConfigInvalid(f"can't listen: {error}", field="--socket", value=path, remedy=remedy) from error
-
-
-async def _wait(stop: asyncio.Event) -> None:
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    await stop.wait()
-    # The handlers stay: a second signal must not cut the end short, which has bounds of its own.
 
 
 def _sizes(config: ServeConfig) -> str:

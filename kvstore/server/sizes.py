@@ -32,7 +32,7 @@ def parse_size(text: str, *, flag: str, whole_bytes: int | None = None) -> int:
     number, unit = float(match["number"]), match["unit"]
     if unit == "%":
         if whole_bytes is None:
-            raise ConfigInvalid("a share of nothing", field=flag, value=text, remedy=remedy)
+            raise ConfigInvalid("takes bytes only, no share", field=flag, value=text, remedy=remedy)
         if number > 100:
             raise ConfigInvalid("more than all of it", field=flag, value=text, remedy="at most 100%")
         return int(whole_bytes * number / 100)

@@ -32,14 +32,14 @@ MOUNTS = Path("/proc/self/mountinfo")
 
 
 def disk_invalid(folder: Path, found: str, remedy: str) -> DiskInvalid:
-    return DiskInvalid(found, field="disk folder", value=folder, remedy=remedy)
+    return DiskInvalid(found, field="--disk", value=folder, remedy=remedy)
 
 
 def claim_folder(folder: Path) -> int:
     """Makes the folder if need be and locks it; returns the descriptor that holds the lock.
 
     The lock belongs to the descriptor, so it also keeps a second tier of this process out, and it
-    ends with the process however that ends.
+    ends with the process however that ends. In a folder of another program nothing is made or changed.
     """
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -49,9 +49,14 @@ def claim_folder(folder: Path) -> int:
             raise disk_invalid(
                 folder, f"not empty and not kvstore's: {strange}", "name an empty or a new folder"
             )
+        if DATA_FILE in names and CLAIM_FILE not in names:
+            _probe(folder)
         claim = os.open(folder / CLAIM_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except FileExistsError as error:
+        raise disk_invalid(folder, "a file, not a folder", "name an empty or a new folder") from error
     except OSError as error:
-        raise disk_invalid(folder, str(error), "name a folder that the service may write to") from error
+        found = error.strerror or str(error)
+        raise disk_invalid(folder, found, "name a folder that the service may write to") from error
     try:
         fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.ftruncate(claim, 0)
@@ -112,6 +117,24 @@ def warn_of_space(folder: Path, cap_bytes: int) -> None:
         log.warning("%s: the disk has less room than the cap of %d bytes", folder, cap_bytes)
 
 
+def _probe(folder: Path) -> None:
+    """Refuses data that isn't ours. Without our claim beside it that is likely, so it's only read."""
+    remedy = "name another folder, or move this one away"
+    try:
+        env = lmdb.open(str(folder), readonly=True, lock=False, create=False, max_dbs=len(TABLES))
+    except (lmdb.Error, OSError) as error:
+        raise disk_invalid(folder, f"not kvstore's: {error}", remedy) from error
+    try:
+        # To read behind the end of a file kills the process, and to mend it (`_restore_length`) is to write.
+        if (folder / DATA_FILE).stat().st_size < _length_recorded(env):
+            raise disk_invalid(folder, f"{DATA_FILE} is cut off", remedy)
+        _check_format(folder, env)
+    except lmdb.Error as error:
+        raise disk_invalid(folder, f"damaged: {error}", remedy) from error
+    finally:
+        env.close()
+
+
 def _open_tables(folder: Path, env: Any) -> dict[str, Any]:
     """In one transaction with the magic: a folder that is half made by a start that died can't be."""
     new = _check_format(folder, env)
@@ -149,11 +172,15 @@ def _restore_length(folder: Path, env: Any) -> None:
     they are touched. As zeros they are errors that LMDB reports, or blocks whose checksum is wrong.
     Rightly missing are only pages that were given back before they were ever written.
     """
-    length = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
+    length = _length_recorded(env)
     data = folder / DATA_FILE
     if data.stat().st_size < length:
         log.warning("%s: %d bytes long, where %d are expected", data, data.stat().st_size, length)
         os.truncate(data, length)
+
+
+def _length_recorded(env: Any) -> int:
+    return int((env.info()["last_pgno"] + 1) * env.stat()["psize"])
 
 
 def _close_to_others(folder: Path) -> None:

@@ -34,7 +34,7 @@ class _Files:
 
     limit: str
     used: str
-    reclaimable: str
+    reclaimable: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,8 +43,12 @@ class _Limit:
     left_bytes: int
 
 
-_V2 = _Files(limit="memory.max", used="memory.current", reclaimable="inactive_file")
-_V1 = _Files(limit="memory.limit_in_bytes", used="memory.usage_in_bytes", reclaimable="total_inactive_file")
+_V2 = _Files(limit="memory.max", used="memory.current", reclaimable=("inactive_file", "active_file"))
+_V1 = _Files(
+    limit="memory.limit_in_bytes",
+    used="memory.usage_in_bytes",
+    reclaimable=("total_inactive_file", "total_active_file"),
+)
 
 
 def _cgroup_limits() -> Iterator[_Limit]:
@@ -79,5 +83,5 @@ def _read_limit(folder: Path, files: _Files) -> _Limit | None:
         stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
     except (OSError, ValueError):
         return None
-    held = used - int(stat.get(files.reclaimable, 0))
+    held = used - sum(int(stat.get(name, 0)) for name in files.reclaimable)
     return _Limit(limit_bytes=limit, left_bytes=max(0, limit - held))

@@ -197,7 +197,7 @@ Global___Engine: _TypeAlias = Engine  # noqa: Y015
 @_typing.final
 class Sequence(_message.Message):
     """One token stream and its block table, under an id that its engine chose.
-      RESIDENT --OUT--> SWAPPING_OUT --> SWAPPED | DROPPED
+      RESIDENT --OUT--> SWAPPING_OUT --> SWAPPED | DROPPED, or DROPPED at once
       SWAPPING_OUT --IN--> RESIDENT (cancelled: at once where no byte has moved yet,
           otherwise through SWAPPING_IN when the copy that runs has ended)
       SWAPPED, DROPPED --IN--> SWAPPING_IN --> RESIDENT (valid_tokens may be fewer)
@@ -777,8 +777,8 @@ class AllocateRequest(_message.Message):
     @_builtins.property
     def block_keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """Chained keys of the full blocks, from the first token: prefix lookup. Only read
-        when the sequence is new. The key of the block that holds the last token is
-        left out: at least one token is always computed.
+        when the sequence is new. The key of the block that holds the last token need not
+        be there and is never a hit: at least one token is always computed.
         """
 
     def __init__(
@@ -947,7 +947,9 @@ class SwapRequest(_message.Message):
         DROP: SwapRequest._Mode.ValueType  # 2
 
     class Mode(_Mode, metaclass=_ModeEnumTypeWrapper):
-        """For OUT: leave it to the policy, or insist."""
+        """For OUT: leave it to the policy, or insist. Where there is no room below, KEEP too
+        becomes a drop: see the answer's state.
+        """
 
     AUTO: SwapRequest.Mode.ValueType  # 0
     KEEP: SwapRequest.Mode.ValueType  # 1

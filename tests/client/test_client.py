@@ -545,8 +545,16 @@ def test_a_step_ends_with_the_attachment_it_was_sent_in(client):
 def test_closed_twice_is_closed_and_used_after_is_an_error(client):
     client.close()
     client.close()
-    with pytest.raises(ClientError, match="not attached"):
+    with pytest.raises(ClientError, match="is closed"):
         client.step([])
+    with pytest.raises(ClientError, match="is closed"):
+        client.attach(layout())
+
+
+@pytest.mark.parametrize("address", ["unix:", "localhost:50051", "dns:///service", "http://service/"])
+def test_what_is_no_unix_socket_is_refused(address):
+    with pytest.raises(ClientError, match="no Unix socket"):
+        Client(address)
 
 
 def test_deadlines_are_checked():

@@ -70,10 +70,13 @@ def test_sizes_for_people() -> None:
     [
         ("--gpu", {"gpu": "0"}),
         ("--gpu", {"gpu": "lots"}),
+        ("--gpu", {"gpu": "4095"}),
+        ("--cpu", {"cpu": "100"}),
         ("--cpu", {"cpu": "-1"}),
         ("--gpu and --cpu", {"gpu": "10GiB", "cpu": "10GiB"}),
         ("--disk", {"disk": "/d", "disk_bytes": "1GiB"}),
-        ("--disk-bytes", {"disk": "/d", "cpu": "1GiB"}),
+        ("--disk", {"disk": "/d", "cpu": "1GiB"}),
+        ("--disk", {"disk": "", "cpu": "1GiB"}),
         ("--disk-bytes", {"disk": "/d", "cpu": "1GiB", "disk_bytes": "1MiB"}),
         ("--disk-bytes", {"disk": "/d", "cpu": "1GiB", "disk_bytes": "10%"}),
         ("--disk-bytes", {"disk_bytes": "1GiB"}),
@@ -112,3 +115,18 @@ def test_too_much_memory_is_told_in_numbers() -> None:
     told = str(refused.value)
     assert "10 GiB + 10 GiB = 20 GiB" in told
     assert "16 GiB" in told
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        ({"disk": "/d", "cpu": "1GiB"}, "--disk = /d: needs --disk-bytes (give the most"),
+        ({"disk": "/d", "cpu": "1GiB", "disk_bytes": "5%"}, "--disk-bytes = 5%: takes bytes only"),
+        ({"tenants": [""]}, "--tenant = '': not a name"),
+        ({"gpu": ""}, "--gpu = '': not a size"),
+    ],
+)
+def test_a_refusal_says_what_is_wanted(flags: dict[str, object], told: str) -> None:
+    with pytest.raises(ConfigInvalid) as refused:
+        parse(**flags)
+    assert told in str(refused.value)

@@ -260,13 +260,55 @@ def test_a_folder_of_somebody_else_is_refused_and_left_as_it_was(tmp_path):
     assert os.listdir(tmp_path) == ["thesis.txt"]
 
 
-def test_an_environment_of_another_program_is_refused(tmp_path):
-    with lmdb.open(str(tmp_path)) as env, env.begin(write=True) as txn:
+def look(folder: Path) -> list[tuple[str, int, int, bytes]]:
+    return [
+        (
+            path.name,
+            path.stat().st_mode,
+            path.stat().st_mtime_ns,
+            path.read_bytes() if path.is_file() else b"",
+        )
+        for path in (folder, *sorted(folder.iterdir()))
+    ]
+
+
+def make_foreign(folder: Path) -> None:
+    with lmdb.open(str(folder)) as env, env.begin(write=True) as txn:
         txn.put(b"theirs", b"1")
-    with pytest.raises(DiskInvalid, match="another program"):
+    # Theirs to make, as in a copy of the data alone.
+    (folder / "lock.mdb").unlink()
+
+
+def make_cut_off(folder: Path) -> None:
+    make_foreign(folder)
+    os.truncate(folder / "data.mdb", 8192)
+
+
+@pytest.mark.parametrize(
+    ("make", "found"),
+    [
+        (make_foreign, "another program"),
+        (make_cut_off, "cut off"),
+        (lambda folder: (folder / "data.mdb").write_bytes(b"x" * 8192), "not kvstore's"),
+        (lambda folder: (folder / "data.mdb").write_bytes(b""), "not kvstore's"),
+    ],
+)
+def test_data_of_another_program_is_refused_and_left_as_it_was(tmp_path, make, found):
+    tmp_path.chmod(0o755)
+    make(tmp_path)
+    before = look(tmp_path)
+    with pytest.raises(DiskInvalid, match=found) as refusal:
         DiskTier.open(tmp_path, CAP)
-    with lmdb.open(str(tmp_path)) as env, env.begin() as txn:
-        assert dict(txn.cursor()) == {b"theirs": b"1"}
+    assert refusal.value.field == "--disk"
+    assert look(tmp_path) == before
+
+
+def test_data_without_the_claim_file_is_known_as_ours(disk):
+    write(disk, chain(1))
+    disk.close()
+    (disk.folder / "kvstore.lock").unlink()
+    with closing(reopen(disk)) as again:
+        assert read(again, stored(0)) is not None
 
 
 @pytest.mark.parametrize(
@@ -286,7 +328,7 @@ def test_a_file_that_is_no_environment_is_refused(tmp_path):
     with pytest.raises(DiskInvalid, match=str(tmp_path)):
         DiskTier.open(tmp_path, CAP)
     (tmp_path / "file").write_text("")
-    with pytest.raises(DiskInvalid):
+    with pytest.raises(DiskInvalid, match="a file, not a folder"):
         DiskTier.open(tmp_path / "file", CAP)
 
 

@@ -80,13 +80,13 @@ def test_refused_when_the_kernel_has_no_pages(monkeypatch):
 @pytest.mark.parametrize(
     ("line", "folder", "names"),
     [
-        ("0::/pod/box", "pod/box", ("memory.max", "memory.current", "inactive_file")),
+        ("0::/pod/box", "pod/box", ("memory.max", "memory.current", "")),
         (
             "4:cpu,memory:/pod/box",
             "memory/pod/box",
-            ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+            ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
         ),
-        ("0::/not/mounted/here", "", ("memory.max", "memory.current", "inactive_file")),
+        ("0::/not/mounted/here", "", ("memory.max", "memory.current", "")),
     ],
 )
 def test_the_limit_of_the_cgroup_counts(tmp_path: Path, monkeypatch, line, folder, names):
@@ -96,10 +96,10 @@ def test_the_limit_of_the_cgroup_counts(tmp_path: Path, monkeypatch, line, folde
     (tmp_path / "self/cgroup").write_text(line + "\n3:cpuset:/\n")
     group = tmp_path / "cgroup" / folder
     group.mkdir(parents=True)
-    limit, used, reclaimable = names
+    limit, used, prefix = names
     (group / limit).write_text("1000000\n")
     (group / used).write_text("700000\n")
-    (group / "memory.stat").write_text(f"anon 5\n{reclaimable} 100000\n")
+    (group / "memory.stat").write_text(f"anon 5\n{prefix}inactive_file 60000\n{prefix}active_file 40000\n")
     assert limits.memory_total_bytes() == 1_000_000
     assert limits.memory_available_bytes() == 400_000
     with pytest.raises(PoolUnavailable, match="400000 are available"):
