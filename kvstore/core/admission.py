@@ -42,7 +42,8 @@ class Request:
     fresh: int = 0
     # Finds the cached prefix that `held` may be, as the index is now.
     find: Callable[[], list[BlockRow]] | None = None
-    # Filled in by a grant: the new blocks.
+    # Filled in by a grant: frames that those wait for who stand before, and the new blocks.
+    frames_ahead: int = 0
     granted: "array[int]" = field(default_factory=lambda: array("i"))
 
     def look_again(self) -> None:
@@ -55,8 +56,8 @@ class Request:
 
 @dataclass(slots=True)
 class _Ticket:
-    number: int
-    urgency: Urgency
+    # Urgency, and a number within it.
+    place: tuple[int, int]
     frames: int
     time_asked: float
 
@@ -77,14 +78,34 @@ class Admission:
         if not self._tickets and self._take(requests, spare=0):
             return []
         waiting: list[Request] = []
+        others = self._others(requests, time)
+        frames_ahead, passed = 0, 0
         for request in sorted(requests, key=self._place):
+            while passed < len(others) and others[passed].place < self._place(request):
+                frames_ahead += others[passed].frames
+                passed += 1
             request.look_again()
-            if self._take([request], self._frames_ahead(request, time)):
+            request.frames_ahead = frames_ahead
+            if self._may_fit(request) and self._take([request], frames_ahead):
                 self.leave(request.sequence)
             else:
-                self._queue(request, time)
+                frames_ahead += self._queue(request, time)
                 waiting.append(request)
         return waiting
+
+    def _others(self, requests: list[Request], time: float) -> list[_Ticket]:
+        """Tickets of those who wait and are not asking just now, in their order."""
+        asking = {request.sequence for request in requests}
+        others = [
+            ticket
+            for sequence, ticket in self._tickets.items()
+            if sequence not in asking and self._asks(ticket, time)
+        ]
+        return sorted(others, key=lambda ticket: ticket.place)
+
+    def _may_fit(self, request: Request) -> bool:
+        """False where those ahead wait for the whole pool: nothing has to be looked for then."""
+        return request.frames_ahead + request.fresh <= self._memory.pools[Tier.GPU].frame_count
 
     def _take(self, requests: list[Request], spare: int) -> bool:
         held = np.frombuffer(b"".join([request.held for request in requests]), np.int32)
@@ -117,40 +138,24 @@ class Admission:
 
     def _place(self, request: Request) -> tuple[int, int]:
         ticket = self._tickets.get(request.sequence)
-        return request.urgency, ticket.number if ticket else self._last_number + 1
+        return request.urgency, ticket.place[1] if ticket else self._last_number + 1
 
-    def _queue(self, request: Request, time: float) -> None:
+    def _queue(self, request: Request, time: float) -> int:
+        """Keeps the request's place; returns the frames that it waits for."""
         held = np.array(request.held, np.int32)
         lacking = int((self._memory.blocks.frame[Tier.GPU, held] == NO_FRAME).sum())
-        ticket = self._tickets.get(request.sequence)
-        if ticket is None:
-            self._last_number += 1
-            number = self._last_number
-        else:
-            number = ticket.number
+        urgency, number = self._place(request)
+        self._last_number = max(self._last_number, number)
         frames = lacking + request.fresh
-        self._tickets[request.sequence] = _Ticket(number, request.urgency, frames, time)
+        self._tickets[request.sequence] = _Ticket((urgency, number), frames, time)
+        return frames
 
-    def _frames_ahead(self, request: Request, time: float) -> int:
-        """Frames that those wait for who stand before this request."""
-        place = self._place(request)
-        return sum(
-            ticket.frames
-            for sequence, ticket in self._tickets.items()
-            if sequence is not request.sequence
-            and (ticket.urgency, ticket.number) < place
-            and self._asks(ticket, time)
-        )
-
-    def frames_short(self, request: Request, time: float) -> int:
+    def frames_short(self, request: Request, frames_held: int) -> int:
         """Frames still lacking for this request when all that is in flight has ended.
 
-        What no sequence holds then is free or can be evicted; held are frames of resident
-        sequences that nobody has freed or asked to leave, and quarantined ones.
+        `frames_held` are those that can't be had then (`Memory.held_on_gpu`).
         """
-        blocks = self._memory.blocks
-        pool = self._memory.pools[Tier.GPU]
-        held_frames = self._memory.held_on_gpu()
         mine = np.array(request.held, np.int32)
-        needed = request.fresh + int((blocks.live[mine] == 0).sum()) + self._frames_ahead(request, time)
-        return max(0, needed - (pool.frame_count - held_frames))
+        unheld = int((self._memory.blocks.live[mine] == 0).sum())
+        needed = request.fresh + unheld + request.frames_ahead
+        return max(0, needed - (self._memory.pools[Tier.GPU].frame_count - frames_held))

@@ -63,7 +63,7 @@ class Blocks:
         self.children = np.zeros(capacity, np.int32)
         self.children_in = np.zeros((len(Tier), capacity), np.int32)
         self.domain = np.zeros(capacity, np.int64)
-        self.writer = np.zeros(capacity, np.int32)
+        self.writer = np.zeros(capacity, np.int64)
         self.key: list[bytes] = [b""] * capacity
 
         # The session, or lone sequence, that published the block; whether a second sequence

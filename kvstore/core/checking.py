@@ -48,6 +48,8 @@ class _Outlook:
     committed: dict[SequenceId, dict[int, BlockKey]] = field(default_factory=dict)
     children: dict[SequenceId, int] = field(default_factory=dict)
     freed: set[SequenceId] = field(default_factory=set)
+    # As named, one that is named twice counted twice.
+    freed_count: int = 0
     created: set[SequenceId] = field(default_factory=set)
 
     def token_count(self, sequence: SequenceId, field: str) -> int:
@@ -105,6 +107,10 @@ def _check(outlook: _Outlook, operation: Operation, where: str) -> None:
             _check_fork(outlook, operation, f"{where}.fork")
         case Free():
             _at_most(f"{where}.free.sequences", len(operation.sequences), FREED_MAX)
+            outlook.freed_count += len(operation.sequences)
+            _at_most(
+                f"{where}.free.sequences", outlook.freed_count, outlook.config.sequences_max, "in one step"
+            )
             outlook.freed.update(operation.sequences)
         case Swap():
             tokens = outlook.token_count(operation.sequence, f"{where}.swap.sequence")

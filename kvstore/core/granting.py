@@ -155,8 +155,8 @@ class Granting:
             each.outcome = Outcome.LATER
         return waiting
 
-    def shortage(self, asked: Asked, time: float) -> int:
-        return self._admission.frames_short(asked.request, time) if asked.request else 0
+    def shortage(self, asked: Asked, frames_held: int) -> int:
+        return self._admission.frames_short(asked.request, frames_held) if asked.request else 0
 
     def apply(self, asked: list[Asked], tails: Tails) -> None:
         """Gives granted frames to their sequences."""

@@ -8,7 +8,7 @@ so what it held stays in quarantine until its tethers have closed.
 from kvstore.core.config import StoreConfig
 from kvstore.core.effects import AttachAnswer
 from kvstore.core.engines import Engine
-from kvstore.core.errors import EngineExpired, PoolQuarantined, TooManyEngines
+from kvstore.core.errors import EngineExpired, FieldInvalid, PoolQuarantined, TooManyEngines
 from kvstore.core.events import Attach, KeepAlive, TetherOpened
 from kvstore.core.freeing import Freeing
 from kvstore.core.settling import Settling
@@ -35,6 +35,7 @@ class Membership:
     def attach(self, event: Attach) -> AttachAnswer:
         for engine in self.engines.values():
             if engine.request_id == event.request_id and engine.state is EngineState.ATTACHED:
+                _check_same(engine, event)
                 self._renew(engine, event.time)
                 return AttachAnswer(
                     engine=engine.id, lease_expire_time=engine.lease_expire_time, created=False
@@ -134,6 +135,17 @@ class Membership:
 
     def quarantined_frames(self, engine: Engine) -> int:
         return self._freeing.quarantined_frames(engine)
+
+
+def _check_same(engine: Engine, event: Attach) -> None:
+    """A retry is the same request: what was asked for under the id does not change."""
+    if (engine.namespace, engine.build) != (event.namespace, event.build):
+        raise FieldInvalid(
+            "an engine has attached under this id with another layout or build",
+            field="request_id",
+            value=event.request_id,
+            remedy="choose a new id for each attach; keep it for retries alone",
+        )
 
 
 def _expired(id: EngineId) -> EngineExpired:

@@ -255,15 +255,16 @@ class Steps:
         waiting = self._granting.grant(asked, time)
         self._granting.apply(asked, tails)
         moved: list[Sequence] = []
+        frames_held = self._memory.held_on_gpu() if waiting else 0
         for each in waiting:
-            short = self._granting.shortage(each, time)
-            if short and self._leaving.idle:
-                relieved = self._leaving.relieve(short, time)
+            each.frames_short = self._granting.shortage(each, frames_held)
+            if each.frames_short and self._leaving.idle:
+                relieved = self._leaving.relieve(each.frames_short, time)
                 for engine in dict.fromkeys(relieved.values()):
                     self._settling.settle(engine)
                 moved += relieved
-                short = self._granting.shortage(each, time)
-            each.frames_short = short
+                frames_held = self._memory.held_on_gpu()
+                each.frames_short = self._granting.shortage(each, frames_held)
         return moved
 
 

@@ -141,7 +141,9 @@ class Store:
         engine = self.membership.get(event.engine, event.time)
         last = engine.last_event
         if isinstance(last, Single):
-            raise StepMixed("this engine makes unary calls", field="step", remedy="use one style only")
+            raise StepMixed(
+                "this engine makes unary calls", field="step", value=event.step, remedy="use one style only"
+            )
         if isinstance(last, Step) and engine.last_answer and event.step == engine.last_step:
             asked_before = (last.operations, last.completed_step)
             if (event.operations, event.completed_step) != asked_before:
@@ -166,7 +168,9 @@ class Store:
         """A step of one operation, with no work of the engine in flight."""
         engine = self.membership.get(event.engine, event.time)
         if isinstance(engine.last_event, Step):
-            raise StepMixed("this engine takes steps", field="engine", remedy="use one style only")
+            raise StepMixed(
+                "this engine takes steps", field="engine", value=event.engine, remedy="use one style only"
+            )
         return self._take_step(engine, event, StepNumber(engine.last_step + 1), engine.last_step)
 
     def _take_step(

@@ -1,8 +1,11 @@
 """Want of memory is an outcome: NEVER, LATER with what is short, and tickets in order."""
 
+import sys
+
 from kvstore.core.admission import PATIENCE_SECONDS
 from kvstore.core.effects import AllocateResult, StepAnswer
-from kvstore.core.types import Outcome, Pressure, SequenceState, Tier
+from kvstore.core.events import Step
+from kvstore.core.types import Outcome, Pressure, SequenceState, StepNumber, Tier
 from tests.core.caller import Caller, moves
 from tests.core.ops import allocate, commit, free, swap_in, swap_out
 from tests.core.world import World, keys_of, make_store, text
@@ -362,3 +365,34 @@ def test_swap_in_that_finds_no_room_is_later_and_says_what_is_short() -> None:
     caller.step(free(2), swap_in(1))
     caller.world.drain()
     assert caller.state(1) is SequenceState.RESIDENT
+
+
+def test_who_waits_costs_no_more_when_many_wait() -> None:
+    """Each request looks at those ahead of it once for the whole step, not each at all of them."""
+
+    def calls(waiting: int) -> int:
+        caller = caller_of(gpu_frames=4)
+        caller.allocate(1, 16)
+        count = 0
+
+        def note(frame: object, event: str, argument: object) -> None:
+            nonlocal count
+            count += event == "call"
+
+        sys.setprofile(note)
+        try:
+            caller.world.store.handle(
+                Step(
+                    time=caller.world.time,
+                    engine=caller.id,
+                    step=StepNumber(caller.step_number + 1),
+                    completed_step=StepNumber(caller.step_number),
+                    operations=tuple(allocate(1000 + i, 4) for i in range(waiting)),
+                )
+            )
+        finally:
+            sys.setprofile(None)
+        return count
+
+    few, many = calls(64), calls(256)
+    assert many < 5 * few

@@ -1,11 +1,13 @@
 """Engines come, prove that they live, and go: leases, tethers, quarantine."""
 
+from dataclasses import replace
+
 import pytest
 
 from kvstore.core.effects import AttachAnswer
-from kvstore.core.errors import EngineExpired, PoolQuarantined, TooManyEngines
+from kvstore.core.errors import EngineExpired, FieldInvalid, PoolQuarantined, TooManyEngines
 from kvstore.core.events import Attach, TetherOpened
-from kvstore.core.types import EngineId, EngineState, Outcome
+from kvstore.core.types import EngineId, EngineState, NamespaceId, Outcome
 from tests.core.caller import Caller
 from tests.core.ops import allocate, commit, free, swap_out
 from tests.core.world import World, engine_id, keys_of, make_store, text
@@ -52,6 +54,15 @@ def test_a_retry_of_attach_with_another_proposed_id_gets_the_first_one() -> None
         lease_seconds=event.lease_seconds,
     )
     assert attach(world, other).engine == caller.id
+
+
+def test_a_request_id_is_not_used_again_for_another_model() -> None:
+    """It would give one model's engine the other's namespace."""
+    world = world_of()
+    event = Caller(world).attach_event()
+    for changed in (replace(event, namespace=NamespaceId(2)), replace(event, build="another")):
+        with pytest.raises(FieldInvalid, match="request_id"):
+            world.handle(changed)
 
 
 def test_a_lease_is_at_most_the_stores() -> None:
