@@ -153,7 +153,7 @@ class Admission:
     def frames_short(self, request: Request, frames_held: int) -> int:
         """Frames still lacking for this request when all that is in flight has ended.
 
-        `frames_held` are those that can't be had then (`Memory.held_on_gpu`).
+        `frames_held` are those that can't be had then (`Room.held_on_gpu`).
         """
         mine = np.array(request.held, np.int32)
         unheld = int((self._memory.blocks.live[mine] == 0).sum())

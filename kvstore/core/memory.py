@@ -1,18 +1,6 @@
-"""Replicas of blocks: taking frames, giving them back, and what may go when room is short.
-
-The rules that hold here:
- * A frame that an engine may still read or write (`Blocks.in_use`) or that a transfer pins
-   does not move or go.
- * The last copy of a block goes only when nobody refers to the block and nothing hangs on it.
- * A swapped sequence's claim is held by a copy in the CPU or disk tier.
- * From the disk a block goes after its children there, so that it is prefix-closed by itself.
-   From the tiers above, too, but where only that would help, one with a copy below goes before.
-"""
-
-from collections.abc import Sequence
+"""Replicas of blocks: taking frames, and giving them back. What may go is said in `room.py`."""
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kvstore.core.blocks import NO_FRAME, NO_ROW, Blocks, Rows
 from kvstore.core.config import StoreConfig
@@ -20,9 +8,12 @@ from kvstore.core.errors import check
 from kvstore.core.pool import FramePool
 from kvstore.core.ports import EvictionPolicy
 from kvstore.core.prefix import PrefixIndex, domain_parts
-from kvstore.core.types import BlockKey, BlockRow, DomainId, StoredKey, Tier, WriterId
+from kvstore.core.room import Room
+from kvstore.core.types import BlockKey, DomainId, StoredKey, Tier, WriterId
 
 __all__ = ["Memory"]
+
+_NO_ROWS = np.empty(0, np.int32)
 
 
 class Memory:
@@ -34,6 +25,7 @@ class Memory:
         self.pools = tuple(FramePool(size) for size in sizes)
         self.prefix = PrefixIndex(self.blocks)
         self.eviction = eviction
+        self.room = Room(self.blocks, self.pools, self.prefix, eviction)
         self.blocks_evicted = [0 for _ in Tier]
         # Whether copies from the GPU down find no room, so that waiting for them is of no use.
         self.copies_stalled = False
@@ -73,42 +65,20 @@ class Memory:
             return True
         wanted = count + spare - free
         queued = self.blocks.queued[tier]
-        victims = self._victims(tier, wanted, spared=queued)
+        victims = self.room.victims(tier, wanted, spared=queued)
         if len(victims) < wanted and not in_background:
             awaited = queued & self.blocks.to_disk
             if tier is not Tier.GPU or self.copies_stalled:
                 awaited = np.zeros_like(queued)
-            victims = self._victims(tier, wanted, spared=awaited)
-            if len(victims) < wanted and self._forget_stuck(tier):
+            victims = self.room.victims(tier, wanted, spared=awaited)
+            stuck = self.room.stuck(awaited) if tier is Tier.GPU and len(victims) < wanted else _NO_ROWS
+            if self.forget(stuck).size:
                 return self.make_room(tier, count, spare)
         if len(victims) < wanted:
             return False
         if count > free:
             self.evict(tier, np.array(victims[: count - free], np.int32))
         return True
-
-    def _victims(self, tier: Tier, count: int, *, spared: NDArray[np.bool_]) -> list[BlockRow]:
-        def removable(rows: Sequence[BlockRow]) -> list[BlockRow]:
-            return self.removable(tier, [row for row in rows if not spared[row]])
-
-        return self.eviction.victims(tier, count, removable)
-
-    def _forget_stuck(self, tier: Tier) -> bool:
-        """Forgets blocks whose only copy is on the GPU while others, below it, hang on them: their own
-        copy down has failed. Only where all of these are idle. True: there is something to gain."""
-        if tier is not Tier.GPU:
-            return False
-        blocks, rows = self.blocks, self.pools[Tier.GPU].owned()
-        may_go, last = self._may_go(tier, rows)
-        left = np.setdiff1d(rows[may_go & last], np.array(self.removable(tier, rows), np.int32))
-        if not left.size:
-            return False
-        busy = blocks.in_use(slice(None)) | (blocks.claims > 0) | (blocks.pins > 0).any(axis=0)
-        if not self.copies_stalled:
-            busy |= blocks.queued[tier]
-        needed = self.prefix.with_ancestors(np.flatnonzero(busy & blocks.indexed).astype(np.int32))
-        stuck: Rows = np.setdiff1d(left, needed)
-        return bool(self.forget(stuck).size)
 
     def add_replicas(self, tier: Tier, rows: Rows) -> None:
         """Gives each block a frame in the tier, still to be filled. There is room."""
@@ -181,7 +151,7 @@ class Memory:
         self.blocks.unwanted[rows] = True
         rows = rows[np.argsort(-self.blocks.depth[rows], kind="stable")]
         for tier in Tier:
-            self.evict(tier, np.array(self.removable(tier, rows[self.blocks.indexed[rows]]), np.int32))
+            self.evict(tier, np.array(self.room.removable(tier, rows[self.blocks.indexed[rows]]), np.int32))
 
     def discard_again(self, rows: Rows) -> None:
         """Of blocks whose transfer has ended, those that were to be discarded meanwhile."""
@@ -190,75 +160,6 @@ class Memory:
             self.discard(unwanted[self.blocks.unwanted[unwanted]])
 
     # ------------------------------------------------------------------------ questions
-
-    def removable(self, tier: Tier, candidates: "Sequence[BlockRow] | Rows") -> list[BlockRow]:
-        """Of the candidates those that may leave the tier one after the other: in their order, but
-        a parent that is named before its children right after the last of these. In the end come
-        those whose children stay, if they have a copy below."""
-        blocks = self.blocks
-        rows = np.array(candidates, np.int32)
-        may_go, last = self._may_go(tier, rows)
-        rows, last = rows[may_go], last[may_go]
-        facts = zip(
-            rows.tolist(),
-            last.tolist(),
-            blocks.parent[rows].tolist(),
-            blocks.children_in[tier, rows].tolist(),
-            blocks.children[rows].tolist(),
-            strict=True,
-        )
-        # By row: whether it ends here, its parent, children still in this tier and anywhere.
-        waiting = {row: [is_last, parent, here, anywhere] for row, is_last, parent, here, anywhere in facts}
-        chosen: list[BlockRow] = []
-        for row in rows.tolist():
-            while row in waiting:
-                is_last, parent, here, anywhere = waiting[row]
-                if here or (is_last and anywhere):
-                    break
-                del waiting[row]
-                chosen.append(row)
-                if parent not in waiting:
-                    break
-                waiting[parent][2] -= 1
-                waiting[parent][3] -= is_last
-                row = parent
-        if tier is not Tier.DISK:
-            chosen += [row for row, (is_last, *_) in waiting.items() if not is_last]
-        return chosen
-
-    def _may_go(self, tier: Tier, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
-        """Whether each block could leave the tier, its children aside; and if that ends it."""
-        blocks = self.blocks
-        used, claimed = blocks.in_use(rows), blocks.claims[rows] > 0
-        valid = blocks.valid[:, rows]
-        may_go = valid[tier] & (blocks.pins[tier, rows] == 0)
-        if tier is Tier.GPU:
-            kept = valid[Tier.CPU] | valid[Tier.DISK]
-            may_go &= ~used
-        elif tier is Tier.CPU:
-            kept = valid[Tier.DISK] | (valid[Tier.GPU] & ~claimed)
-            loading = (blocks.frame[Tier.GPU, rows] != NO_FRAME) & ~valid[Tier.GPU]
-            may_go &= ~loading
-        else:
-            kept = (valid[Tier.CPU] | valid[Tier.GPU]) & ~claimed
-        may_go &= kept | (~claimed & ~used)
-        return may_go, ~kept
-
-    def held_on_gpu(self) -> int:
-        """GPU frames that are not free, and can't be made so, when all that is in flight has ended.
-
-        Those of blocks that sequences hold; and of cached blocks with no copy below which such a
-        block hangs on. (A sequence holds its own blocks' parents, but another's may have been
-        published under the same key first.)
-        """
-        blocks = self.blocks
-        rows = self.pools[Tier.GPU].owned()
-        live = rows[blocks.live[rows] > 0]
-        claimed = np.flatnonzero(blocks.claims).astype(np.int32)
-        above = self.prefix.with_ancestors(np.concatenate([live, claimed]))
-        below = blocks.valid[Tier.CPU, above] | blocks.valid[Tier.DISK, above]
-        held = np.union1d(live, above[~below & blocks.indexed[above]])
-        return int((blocks.frame[Tier.GPU, held] != NO_FRAME).sum())
 
     def best_tier(self, rows: Rows) -> Rows:
         """The uppermost tier in which each block is valid. Each is in one, if it is indexed."""

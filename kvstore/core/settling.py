@@ -7,6 +7,7 @@ import hashlib
 import numpy as np
 
 from kvstore.core.blocks import Rows, concat
+from kvstore.core.committing import Committing
 from kvstore.core.config import StoreConfig
 from kvstore.core.engines import Engine, Fence, Publish, Release, SessionEnd, SwapOut
 from kvstore.core.links import COPY, WRITE, Links
@@ -26,17 +27,20 @@ def session_owner(domain: DomainId, session: str) -> int:
 class Settling:
     """Lets happen what an engine's steps have only announced."""
 
-    def __init__(self, config: StoreConfig, memory: Memory, links: Links, swaps: Swaps) -> None:
+    def __init__(
+        self, config: StoreConfig, memory: Memory, links: Links, swaps: Swaps, committing: Committing
+    ) -> None:
         self._config = config
         self._memory = memory
         self._links = links
         self._swaps = swaps
+        self._committing = committing
 
     def settle(self, engine: Engine) -> None:
         passed = engine.settled()
         if not passed:
             return
-        self.publish(engine, [fence for fence in passed if isinstance(fence, Publish)])
+        self._committing.publish(engine, [fence for fence in passed if isinstance(fence, Publish)])
         for fence in passed:
             if isinstance(fence, SwapOut):
                 self._swaps.begin_out(fence.sequence, fence.fence)
@@ -44,20 +48,6 @@ class Settling:
         for fence in passed:
             if isinstance(fence, SessionEnd):
                 self._end_session(fence.owner)
-
-    def publish(self, engine: Engine, publications: list[Publish]) -> None:
-        """Commits become visible. The first commit of a key wins; later ones stay private."""
-        blocks = self._memory.blocks
-        rows = self._memory.prefix.publish(publications)
-        for publication in publications:
-            pending = engine.pending[publication.domain]
-            for place in range(publication.first, publication.end):
-                if pending.get(publication.keys[place]) == publication.rows[place]:
-                    del pending[publication.keys[place]]
-        blocks.writer[rows] = engine.writer
-        # A swapped sequence's blocks were its own below, too: from now on they may be evicted there.
-        for tier in (Tier.CPU, Tier.DISK):
-            self._memory.eviction.touch(tier, rows[blocks.valid[tier, rows]][::-1].tolist())
 
     def _release(self, passed: list[Fence]) -> None:
         """References end; what is left without any stays as cache, or goes."""

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from kvstore.core.answering import Answering
 from kvstore.core.blocks import concat
+from kvstore.core.committing import Committing
 from kvstore.core.config import StoreConfig
 from kvstore.core.effects import (
     CommitResult,
@@ -21,7 +22,7 @@ from kvstore.core.effects import (
     Result,
     UpdateActivityResult,
 )
-from kvstore.core.engines import Engine, Publish, SessionEnd, SwapOut
+from kvstore.core.engines import Engine, SessionEnd
 from kvstore.core.events import Allocate, Commit, EndSession, Fork, Free, Operation, Swap, UpdateActivity
 from kvstore.core.freeing import Freeing
 from kvstore.core.granting import Asked, Granting
@@ -31,7 +32,7 @@ from kvstore.core.prefix import domain_id
 from kvstore.core.sequences import Sequence
 from kvstore.core.settling import Settling, session_owner
 from kvstore.core.tails import Tails
-from kvstore.core.types import Activity, BlockRow, Direction, Outcome, SequenceState, StepNumber
+from kvstore.core.types import Activity, Direction, Outcome, SequenceState, StepNumber
 
 __all__ = ["Steps"]
 
@@ -47,6 +48,7 @@ class Steps:
         self,
         config: StoreConfig,
         memory: Memory,
+        committing: Committing,
         settling: Settling,
         freeing: Freeing,
         leaving: Leaving,
@@ -55,6 +57,7 @@ class Steps:
     ) -> None:
         self._config = config
         self._memory = memory
+        self._committing = committing
         self._settling = settling
         self._freeing = freeing
         self._leaving = leaving
@@ -75,7 +78,9 @@ class Steps:
         fence = StepNumber(step - 1)
         results: dict[int, Result] = {}
         tails = Tails(self._memory, self._config.block_tokens)
-        self._commit(engine, _of_kind(Commit, operations), fence, results)
+        for index, operation in _of_kind(Commit, operations):
+            self._committing.commit(engine, operation, fence)
+            results[index] = CommitResult()
         self._fork(engine, _of_kind(Fork, operations), results)
         frees = _of_kind(Free, operations)
         self._freeing.free(engine, [operation for _, operation in frees], fence)
@@ -94,48 +99,6 @@ class Steps:
         return tuple(results[i] for i in range(len(operations))), copies, moved
 
     # ------------------------------------------------------------- written down only
-
-    def _commit(
-        self, engine: Engine, commits: list[tuple[int, Commit]], fence: StepNumber, results: dict[int, Result]
-    ) -> None:
-        for index, operation in commits:
-            results[index] = CommitResult()
-            sequence = engine.sequences[operation.sequence]
-            first = sequence.committed
-            # Of a sequence that the store has moved meanwhile, what it kept can be committed.
-            end = min(operation.first_block + len(operation.block_keys), self._full_blocks(sequence))
-            if end <= first:
-                continue
-            sequence.keys[operation.first_block : end] = operation.block_keys[: end - operation.first_block]
-            sequence.committed = end
-            pending = engine.pending.setdefault(sequence.domain, {})
-            for place in range(first, end):
-                pending.setdefault(sequence.keys[place], BlockRow(sequence.rows[place]))
-            publication = Publish(
-                fence=fence,
-                domain=sequence.domain,
-                owner=sequence.owner,
-                rows=sequence.rows,
-                keys=sequence.keys,
-                first=first,
-                end=end,
-            )
-            leaving = sequence.state is SequenceState.SWAPPING_OUT
-            if sequence.state is SequenceState.SWAPPED or (leaving and sequence.begun):
-                # All work on its blocks has completed.
-                self._settling.publish(engine, [publication])
-                continue
-            engine.fences.append(publication)
-            sequence.commit_fence = fence
-            if leaving:
-                # Copies begin after the publication, so that a failed one can't take its rows away.
-                sequence.out_fence = fence
-                engine.fences.append(SwapOut(fence=fence, sequence=sequence))
-
-    def _full_blocks(self, sequence: Sequence) -> int:
-        if sequence.state in (SequenceState.SWAPPING_OUT, SequenceState.SWAPPED):
-            return sequence.filled_tokens // self._config.block_tokens
-        return len(sequence.rows)
 
     def _fork(self, engine: Engine, forks: list[tuple[int, Fork]], results: dict[int, Result]) -> None:
         children: list[Sequence] = []
@@ -255,7 +218,7 @@ class Steps:
         waiting = self._granting.grant(asked, time)
         self._granting.apply(asked, tails)
         moved: list[Sequence] = []
-        frames_held = self._memory.held_on_gpu() if waiting else 0
+        frames_held = self._memory.room.held_on_gpu() if waiting else 0
         for each in waiting:
             each.frames_short = self._granting.shortage(each, frames_held)
             if each.frames_short and self._leaving.idle:
@@ -263,7 +226,7 @@ class Steps:
                 for engine in dict.fromkeys(relieved.values()):
                     self._settling.settle(engine)
                 moved += relieved
-                frames_held = self._memory.held_on_gpu()
+                frames_held = self._memory.room.held_on_gpu()
                 each.frames_short = self._granting.shortage(each, frames_held)
         return moved
 

@@ -10,6 +10,7 @@ import numpy as np
 from kvstore.core.admission import Admission
 from kvstore.core.answering import Answering
 from kvstore.core.checking import check_completed, check_operations, check_tenant
+from kvstore.core.committing import Committing
 from kvstore.core.config import StoreConfig
 from kvstore.core.effects import (
     Answer,
@@ -70,12 +71,15 @@ class Store:
         self.swaps = Swaps(config, self.memory, self.links, self._sequence_moved)
         self.admission = Admission(config, self.memory)
         self.leaving = Leaving(config, self.memory, self.swaps, swap_policy)
-        settling = Settling(config, self.memory, self.links, self.swaps)
+        committing = Committing(config, self.memory)
+        settling = Settling(config, self.memory, self.links, self.swaps, committing)
         freeing = Freeing(self.memory, self.swaps, self.admission, self.leaving, settling)
         self.membership = Membership(config, freeing, settling)
         granting = Granting(config, self.memory, self.swaps, self.admission, self.leaving)
         self._answering = Answering(self.memory)
-        self._steps = Steps(config, self.memory, settling, freeing, self.leaving, granting, self._answering)
+        self._steps = Steps(
+            config, self.memory, committing, settling, freeing, self.leaving, granting, self._answering
+        )
         self._gauge = PressureGauge(config, self.memory, self.admission)
         self.revision = Revision(0)
         # Engines with news, in the order of the news; reset by each event.

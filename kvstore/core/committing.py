@@ -1,0 +1,77 @@
+"""Commits: how a block that an engine has filled becomes one that others can find.
+
+First it is written down, with the engine's own stream as the only one that may rely on it;
+then, when the work that filled it has completed, it is published. The first commit of a key
+wins; later ones stay private to their sequence.
+"""
+
+from kvstore.core.config import StoreConfig
+from kvstore.core.engines import Engine, Publish, SwapOut
+from kvstore.core.events import Commit
+from kvstore.core.memory import Memory
+from kvstore.core.sequences import Sequence
+from kvstore.core.types import BlockRow, SequenceState, StepNumber, Tier
+
+__all__ = ["Committing"]
+
+
+class Committing:
+    def __init__(self, config: StoreConfig, memory: Memory) -> None:
+        self._config = config
+        self._memory = memory
+
+    def commit(self, engine: Engine, operation: Commit, fence: StepNumber) -> None:
+        """Writes down the blocks that are new; they are published when `fence` has passed."""
+        sequence = engine.sequences[operation.sequence]
+        first = sequence.committed
+        # Of a sequence that the store has moved meanwhile, what it kept can be committed.
+        end = min(operation.first_block + len(operation.block_keys), self._full_blocks(sequence))
+        if end <= first:
+            return
+        sequence.keys[operation.first_block : end] = operation.block_keys[: end - operation.first_block]
+        sequence.committed = end
+        pending = engine.pending.setdefault(sequence.domain, {})
+        for place in range(first, end):
+            pending.setdefault(sequence.keys[place], BlockRow(sequence.rows[place]))
+        publication = Publish(
+            fence=fence,
+            domain=sequence.domain,
+            owner=sequence.owner,
+            rows=sequence.rows,
+            keys=sequence.keys,
+            first=first,
+            end=end,
+        )
+        self._schedule(engine, sequence, publication)
+
+    def _schedule(self, engine: Engine, sequence: Sequence, publication: Publish) -> None:
+        leaving = sequence.state is SequenceState.SWAPPING_OUT
+        if sequence.state is SequenceState.SWAPPED or (leaving and sequence.begun):
+            # All work on its blocks has completed.
+            self.publish(engine, [publication])
+            return
+        engine.fences.append(publication)
+        sequence.commit_fence = publication.fence
+        if leaving:
+            # Copies begin after the publication, so that a failed one can't take its rows away.
+            sequence.out_fence = publication.fence
+            engine.fences.append(SwapOut(fence=publication.fence, sequence=sequence))
+
+    def _full_blocks(self, sequence: Sequence) -> int:
+        if sequence.state in (SequenceState.SWAPPING_OUT, SequenceState.SWAPPED):
+            return sequence.filled_tokens // self._config.block_tokens
+        return len(sequence.rows)
+
+    def publish(self, engine: Engine, publications: list[Publish]) -> None:
+        """Commits become visible. The first commit of a key wins; later ones stay private."""
+        blocks = self._memory.blocks
+        rows = self._memory.prefix.publish(publications)
+        for publication in publications:
+            pending = engine.pending[publication.domain]
+            for place in range(publication.first, publication.end):
+                if pending.get(publication.keys[place]) == publication.rows[place]:
+                    del pending[publication.keys[place]]
+        blocks.writer[rows] = engine.writer
+        # A swapped sequence's blocks were its own below, too: from now on they may be evicted there.
+        for tier in (Tier.CPU, Tier.DISK):
+            self._memory.eviction.touch(tier, rows[blocks.valid[tier, rows]][::-1].tolist())
