@@ -59,7 +59,7 @@ def _usage(address: str) -> pb.Usage:
 
 def _json(usage: pb.Usage) -> str:
     shown = MessageToDict(usage, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
-    # As in the table and the log, so that they can be compared.
+    # As in the table, so that they can be compared.
     shown["store_epoch"] = _hex(usage.store_epoch)
     for engine, each in zip(shown["engines"], usage.engines, strict=True):
         engine["engine"]["store_epoch"] = _hex(each.engine.store_epoch)

@@ -1,12 +1,15 @@
 """Where a service listens when nobody says otherwise. The server takes its default from here as well."""
 
 import os
+import re
 import tempfile
 from pathlib import Path
 
 from kvstore.client.errors import ClientError
 
 __all__ = ["default_address", "to_address"]
+
+NOT_IN_ADDRESSES = "%?#,\0"
 
 
 def default_address() -> str:
@@ -16,10 +19,17 @@ def default_address() -> str:
 
 def to_address(text: str) -> str:
     """`unix:PATH` from that or from a path alone. Hosts have none: nothing here goes over a network."""
-    path = text.removeprefix("unix:")
-    if not path or (path == text and ":" in text.split("/")[0]):
+    path = text.removeprefix("unix://") if text.startswith("unix:///") else text.removeprefix("unix:")
+    # `unix://x/y` would have a host; so would, to gRPC, a path with two slashes at its start.
+    hosted = text.startswith("unix://") and not text.startswith("unix:///")
+    if not path or hosted or (path == text and ":" in text.split("/")[0]):
         raise ClientError(f"{text!r} is no Unix socket: give a path, or unix:PATH")
-    return f"unix:{path}"
+    # To gRPC an address is a URI, and text: lone surrogates are bytes of the shell's that were none.
+    if any(each in NOT_IN_ADDRESSES or "\ud800" <= each <= "\udfff" for each in path):
+        raise ClientError(
+            f"{text!r} cannot be a socket's address: it takes no % ? # or comma, and UTF-8 only"
+        )
+    return f"unix:{re.sub('^/+', '/', path)}"
 
 
 def _runtime_folder() -> Path:

@@ -12,6 +12,7 @@ import mmap
 import os
 import socket
 import stat
+import time
 import weakref
 from collections.abc import Sequence
 
@@ -25,6 +26,7 @@ __all__ = ["MappedPool", "map_pools"]
 
 GOOD = b"\0"
 PAGE_BYTES = 4096
+RETRY_SECONDS = 0.02  # A full backlog or a closed connection: long enough for the service to catch up.
 DESCRIPTORS_MAX = 8  # Room to notice more than the one that is due.
 
 
@@ -57,7 +59,7 @@ class MappedPool:
 def map_pools(
     response: pb.AttachResponse, ranks: Sequence[int], block_bytes: int, *, seconds: float
 ) -> list[MappedPool]:
-    """Fetches and maps the pools of these ranks, all or none; `seconds` bounds each step of an exchange."""
+    """Fetches and maps the pools of these ranks, all or none; `seconds` bounds the exchange for each."""
     handles = {handle.rank: handle for handle in response.pools}
     if not handles or len(handles) != len(response.pools) or len(handles) != len(response.fd_secrets):
         raise ClientError(
@@ -79,19 +81,36 @@ def map_pools(
 
 
 def _map_pool(handle: pb.PoolHandle, socket_path: str, secret: bytes, seconds: float) -> MappedPool:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        connection.settimeout(seconds)
-        try:
-            connection.connect(socket_path)
-            descriptors = _receive_descriptors(connection, secret)
-        except OSError as error:
-            raise ServiceLost(f"no pool of rank {handle.rank} from {socket_path}: {error}") from error
+    try:
+        connection, descriptors = _fetch(socket_path, secret, time.monotonic() + seconds)
+    except OSError as error:
+        raise ServiceLost(f"no pool of rank {handle.rank} from {socket_path}: {error}") from error
+    with connection:
         try:
             memory = _map(handle, descriptors)
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
         return MappedPool(handle, memory, connection.detach())
+
+
+def _fetch(socket_path: str, secret: bytes, end: float) -> tuple[socket.socket, list[int]]:
+    """The service closes a connection to make room for others, and then the secret is still good. If it was
+    spent all the same, the next try is told so, and that is no error to try again after."""
+    while True:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connection.settimeout(max(end - time.monotonic(), RETRY_SECONDS))
+            connection.connect(socket_path)
+            return connection, _receive_descriptors(connection, secret)
+        except (BlockingIOError, BrokenPipeError, ConnectionResetError):
+            connection.close()
+            if time.monotonic() + RETRY_SECONDS >= end:
+                raise
+        except BaseException:
+            connection.close()
+            raise
+        time.sleep(RETRY_SECONDS)
 
 
 def _receive_descriptors(connection: socket.socket, secret: bytes) -> list[int]:
@@ -103,6 +122,8 @@ def _receive_descriptors(connection: socket.socket, secret: bytes) -> list[int]:
         return descriptors
     for descriptor in descriptors:
         os.close(descriptor)
+    if not answer:
+        raise ConnectionResetError("the service closed the connection without an answer")
     raise ConnectionError(f"the secret was answered with {answer!r}: spent already, or the service is ending")
 
 

@@ -77,7 +77,8 @@ class ServeConfig:
         if not self.tenants:
             _refuse("--tenant", "", "no tenant", "name at least one")
         for tenant in self.tenants:
-            if not tenant or len(tenant.encode()) > TENANT_BYTES_MAX or not tenant.isprintable():
+            # Printable first: what the shell gave in bytes that are no UTF-8 isn't, and can't be encoded.
+            if not tenant or not tenant.isprintable() or len(tenant.encode()) > TENANT_BYTES_MAX:
                 _refuse("--tenant", tenant, "not a name", f"1 to {TENANT_BYTES_MAX} printable bytes")
         if len(set(self.tenants)) < len(self.tenants):
             _refuse("--tenant", ", ".join(self.tenants), "named twice", "name each tenant once")

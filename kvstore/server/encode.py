@@ -34,7 +34,7 @@ from kvstore.core.types import (
     SequenceState,
     Tier,
 )
-from kvstore.server.clock import timestamp
+from kvstore.server.clock import timestamp, timestamp_today
 from kvstore.server.fields import engine_name
 from kvstore.tiers.pool import HostPool
 from kvstore.v1 import kvstore_pb2 as pb
@@ -125,7 +125,7 @@ def encode_engine(engine: EngineId, state: EngineState, expire_time: float, stor
     return pb.Engine(
         name=engine_name(engine),
         state=ENGINE_STATES[state],
-        expire_time=timestamp(expire_time),
+        expire_time=timestamp_today(expire_time),
         store_epoch=store_epoch,
     )
 

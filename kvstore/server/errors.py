@@ -35,34 +35,52 @@ CODES: Mapping[str, grpc.StatusCode] = {
     "DISK_INVALID": grpc.StatusCode.FAILED_PRECONDITION,
 }
 
-# A status travels in HTTP/2 headers, of which clients take 8 KiB.
-TEXT_MAX = 1_000
+# A status travels in HTTP/2 headers, of which clients take 8 KiB: all texts in base64, and the message
+# once more, of which each byte may become three (`%F0`).
+MESSAGE_BYTES_MAX = 1_000
+FIELD_BYTES_MAX = 256
+VALUE_BYTES_MAX = 256
+REMEDY_BYTES_MAX = 512
+CUT = " …"
 
 
 def status_of(error: KVStoreError | CheckFailed) -> grpc.Status:
     """What to abort the call with. For tools the cause is in the ErrorInfo, for people in the text."""
     if isinstance(error, KVStoreError):
-        code, info = CODES[error.reason], _info(error)
+        code, text, info = CODES[error.reason], _text(error), _info(error)
     else:
-        code, info = grpc.StatusCode.INTERNAL, ErrorInfo(reason="CHECK_FAILED", domain=DOMAIN)
+        code, text = grpc.StatusCode.INTERNAL, str(error)
+        info = ErrorInfo(reason="CHECK_FAILED", domain=DOMAIN)
     detail = Any()
     detail.Pack(info)
     # A StatusCode's value is a pair of its number and its name.
     number: int = code.value[0]
     status: grpc.Status = rpc_status.to_status(
-        Status(code=number, message=_shortened(str(error)), details=[detail])
+        Status(code=number, message=_shortened(text, MESSAGE_BYTES_MAX), details=[detail])
     )
     return status
 
 
 def _info(error: KVStoreError) -> ErrorInfo:
-    texts = {"field": error.field, "value": error.value, "remedy": error.remedy}
-    # Without a field there is no value either; a field's value may well be the empty text.
-    told = {
-        name: _shortened(text) for name, text in texts.items() if text or (name == "value" and error.field)
+    texts = {
+        "field": _shortened(error.field, FIELD_BYTES_MAX),
+        "value": _shortened(error.value, VALUE_BYTES_MAX),
+        "remedy": _shortened(error.remedy, REMEDY_BYTES_MAX),
     }
+    # Without a field there is no value either; a field's value may well be the empty text.
+    told = {name: text for name, text in texts.items() if text or (name == "value" and error.field)}
     return ErrorInfo(reason=error.reason, domain=DOMAIN, metadata=told)
 
 
-def _shortened(text: str) -> str:
-    return text if len(text) <= TEXT_MAX else text[:TEXT_MAX] + " …"
+def _text(error: KVStoreError) -> str:
+    """The error's own words, but a long value does not push out what is wrong with it."""
+    field, value = _shortened(error.field, FIELD_BYTES_MAX), _shortened(error.value, VALUE_BYTES_MAX)
+    return str(KVStoreError(error.message, field=field, value=value, remedy=error.remedy))
+
+
+def _shortened(text: str, bytes_max: int) -> str:
+    """At most so many bytes of UTF-8, and no part of a character."""
+    encoded = text.encode(errors="replace")
+    if len(encoded) <= bytes_max:
+        return encoded.decode()
+    return encoded[: bytes_max - len(CUT.encode())].decode(errors="ignore") + CUT

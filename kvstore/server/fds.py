@@ -12,6 +12,7 @@ import hmac
 import logging
 import os
 import secrets
+import select
 import socket
 import struct
 from collections import Counter
@@ -29,6 +30,8 @@ GOOD, BAD = b"\0", b"\1"
 # Who has connected has this long to send its secret, and so many may be at it at once.
 SECRET_SECONDS = 5.0
 UNPROVEN_MAX = 64
+# How soon the end of a tether is seen whose holder had ended the sending half before.
+HANG_UP_SECONDS = 0.25
 # After want of descriptors, the one error of accept that waiting helps with.
 ACCEPT_PAUSE_SECONDS = 0.1
 # struct ucred: pid, uid, gid.
@@ -49,7 +52,8 @@ class TetherServer:
         # One-time secrets that are still out, and the engine and rank each is for.
         self._secrets: dict[bytes, tuple[EngineId, int]] = {}
         self._open: Counter[EngineId] = Counter()
-        self._unproven = 0
+        # Oldest first.
+        self._unproven: dict[socket.socket, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._listener: socket.socket | None = None
 
@@ -88,11 +92,12 @@ class TetherServer:
         if self._listener is not None:
             self._listener.close()
 
-    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+    def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         task.add_done_callback(_tell_failure)
+        return task
 
     async def _accept(self, listener: socket.socket) -> None:
         loop = asyncio.get_running_loop()
@@ -103,22 +108,29 @@ class TetherServer:
                 log.warning("can't take a tether: %s", error)
                 await asyncio.sleep(ACCEPT_PAUSE_SECONDS)
                 continue
-            if self._unproven >= UNPROVEN_MAX:
-                log.warning("closed a tether: %d others have yet to send a secret", self._unproven)
-                connection.close()
-            else:
-                self._unproven += 1
-                self._spawn(self._serve(connection))
+            self._admit(connection)
+            # Its turn now: a secret that is there already is read before the next connection may push
+            # this one out.
+            await asyncio.sleep(0)
+
+    def _admit(self, connection: socket.socket) -> None:
+        """The oldest makes room: an engine sends its secret at once, so the silent are never in its way."""
+        if len(self._unproven) >= UNPROVEN_MAX:
+            log.warning("closed a tether: silent so far, and %d others are so too", UNPROVEN_MAX)
+            # It still waits for its secret, so none is spent.
+            self._unproven.pop(next(iter(self._unproven))).cancel()
+        task = self._unproven[connection] = self._spawn(self._serve(connection))
+        # Not within the task: one that is cancelled before its first turn never runs at all.
+        task.add_done_callback(lambda _: connection.close())
 
     async def _serve(self, connection: socket.socket) -> None:
-        with connection:
-            connection.setblocking(False)
-            try:
-                engine = await self._hand_over(connection)
-            finally:
-                self._unproven -= 1
-            if engine is not None:
-                await self._hold(connection, engine)
+        connection.setblocking(False)
+        try:
+            engine = await self._hand_over(connection)
+        finally:
+            self._unproven.pop(connection, None)
+        if engine is not None:
+            await self._hold(connection, engine)
 
     async def _hand_over(self, connection: socket.socket) -> EngineId | None:
         """None: nothing was handed over."""
@@ -164,6 +176,7 @@ class TetherServer:
             # A tether is silent; what is said all the same is not worth ending it.
             while await loop.sock_recv(connection, 4096):
                 pass
+            await _hung_up(connection)
         except OSError:
             pass
         self._end(engine)
@@ -184,6 +197,16 @@ async def _receive(connection: socket.socket, length: int) -> bytes:
             raise EOFError
         received += part
     return received
+
+
+async def _hung_up(connection: socket.socket) -> None:
+    """The end of file may be shutdown(SHUT_WR) of a holder that lives on and still maps. Only when the
+    other end is closed is there POLLHUP, which poll tells unasked."""
+    poll = select.poll()
+    poll.register(connection, 0)
+    # No event of asyncio's tells this alone: after the end of file a reader would be called without end.
+    while not poll.poll(0):  # noqa: ASYNC110
+        await asyncio.sleep(HANG_UP_SECONDS)
 
 
 def _tell_failure(task: asyncio.Task[None]) -> None:

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import grpc
 import grpc.aio
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
 
 from kvstore.core import effects, events
 from kvstore.core.errors import CheckFailed, FieldInvalid, KVStoreError
@@ -65,6 +65,18 @@ Outcome = TypeVar("Outcome", bound=effects.Result)
 Context = grpc.aio.ServicerContext
 
 log = logging.getLogger(__name__)
+
+
+def _in_one_line(record: logging.LogRecord) -> bool:
+    """Bytes that are no message are their sender's fault; no trace leads to it."""
+    if record.exc_info and isinstance(error := record.exc_info[1], DecodeError):
+        record.levelno, record.levelname = logging.WARNING, "WARNING"
+        record.msg, record.args, record.exc_info = "refused a message: %s", (error,), None
+    return True
+
+
+# Also where one process makes several servers: the same filter is added once.
+logging.getLogger("grpc._cython.cygrpc").addFilter(_in_one_line)
 
 
 def make_server(driver: Driver, tether_path: Path) -> grpc.aio.Server:

@@ -22,6 +22,7 @@ __all__ = ["claimed", "file_identity", "parse_address", "private_files", "remove
 PATH_BYTES_MAX = 107
 TETHER_SUFFIX = ".fds"
 CONNECT_SECONDS = 1.0
+NOT_IN_ADDRESSES = "%?#,\0"
 SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:|[^/]*:[0-9]+$|@")
 
 
@@ -29,24 +30,33 @@ def parse_address(text: str) -> Path:
     """`/path`, `unix:path` or `unix:///path`."""
     name = text.removeprefix("unix://") if text.startswith("unix:///") else text.removeprefix("unix:")
     if not name:
-        raise ConfigInvalid("empty", field="--socket", value=text, remedy="name a path for the socket")
+        _refuse(text, "empty", "name a path for the socket")
+    if text.startswith("unix://") and not text.startswith("unix:///"):
+        _refuse(text, "a host stands where the path should begin", "use unix:/path or unix:path")
     if SCHEME.match(name):
-        raise ConfigInvalid(
-            "only Unix sockets are served in this version",
-            field="--socket",
-            value=text,
-            remedy="use unix:/path: its folder's owner and mode say who may connect",
-        )
-    path = Path(name).absolute()
+        remedy = "use unix:/path: its folder's owner and mode say who may connect"
+        _refuse(text, "only Unix sockets are served in this version", remedy)
+    _check_characters(text, name)
+    # Two slashes at the start, which a Path would keep, are a host's to gRPC.
+    path = Path(re.sub("^/+", "/", name)).absolute()
+    if path.name in ("", ".."):
+        _refuse(text, "names no file", "name a file for the socket, in a folder")
     length = len(os.fsencode(tether_path(path)))
     if length > PATH_BYTES_MAX:
-        raise ConfigInvalid(
-            f"too long: {length} bytes with {TETHER_SUFFIX}",
-            field="--socket",
-            value=text,
-            remedy=f"at most {PATH_BYTES_MAX} bytes; use a shorter folder",
-        )
+        remedy = f"at most {PATH_BYTES_MAX} bytes; use a shorter folder"
+        _refuse(text, f"too long: {length} bytes with {TETHER_SUFFIX}", remedy)
     return path
+
+
+def _check_characters(text: str, name: str) -> None:
+    """To gRPC an address is a URI: it would listen elsewhere, or not at all."""
+    # A relative path is put behind the working folder, which has to be good as well.
+    whole = os.path.abspath(name)
+    if found := [each for each in NOT_IN_ADDRESSES if each in whole]:
+        _refuse(text, f"{found[0]!r} has a meaning of its own in addresses", "choose a path without")
+    # Bytes that are no UTF-8 come from the shell as lone surrogates.
+    if any("\ud800" <= each <= "\udfff" for each in whole):
+        _refuse(text, "not UTF-8", "choose a path that is text")
 
 
 def tether_path(path: Path) -> Path:
@@ -137,5 +147,5 @@ def _is_alive(path: Path) -> bool:
     return True
 
 
-def _refuse(path: Path, message: str, remedy: str) -> NoReturn:
+def _refuse(path: Path | str, message: str, remedy: str) -> NoReturn:
     raise ConfigInvalid(message, field="--socket", value=path, remedy=remedy)

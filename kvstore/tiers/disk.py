@@ -17,7 +17,6 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -29,15 +28,16 @@ from kvstore.tiers.disk_folder import claim_folder, disk_invalid, warn_of_space
 from kvstore.tiers.disk_format import (
     BlockEntry,
     block_name,
-    checksum_of,
     namespace_of,
+    new_entry,
     stored_bytes,
     stored_key,
+    tenant_of,
 )
-from kvstore.tiers.disk_health import WriteHealth
+from kvstore.tiers.disk_health import DiskCounts, WriteHealth
 from kvstore.tiers.disk_order import order_chains
 from kvstore.tiers.disk_table import BlockTable, DiskFault, Held, NewBlock
-from kvstore.tiers.names import Names
+from kvstore.tiers.names import NameKind, Names
 
 __all__ = ["CAP_BYTES_MIN", "DiskCounts", "DiskTier", "DiskWriteFailed"]
 
@@ -54,17 +54,6 @@ DELETE_MAX = 1024
 
 class DiskWriteFailed(Exception):
     """Nothing of the batch was stored."""
-
-
-@dataclass(slots=True, kw_only=True)
-class DiskCounts:
-    """Since the start, for metrics."""
-
-    bad_entries: int = 0
-    orphans: int = 0
-    read_errors: int = 0
-    write_errors: int = 0
-    delete_errors: int = 0
 
 
 class DiskTier:
@@ -90,6 +79,10 @@ class DiskTier:
             self._held = Held()
             for name, entry in self._read_index().items():
                 self._held[namespace_of(name)] += stored_bytes(entry.size, self._table.page_bytes)
+                # Where their rows are lost, nobody else may come to be called so.
+                self.names.reserve(NameKind.NAMESPACE, namespace_of(name))
+                self.names.reserve(NameKind.TENANT, tenant_of(name))
+                self.names.reserve(NameKind.WRITER, entry.writer)
             if self.held_bytes > self._room_bytes:
                 # The cap was larger once. What is too much can be deleted only where there is room for that.
                 self._table.widen(HEADROOM_BYTES_MIN)
@@ -111,7 +104,8 @@ class DiskTier:
             return cls(folder, claim, cap_bytes, clock)
         except (*DiskFault, ValueError) as error:
             os.close(claim)
-            raise disk_invalid(folder, f"damaged: {error}", "move the folder away or name another") from error
+            remedy = "delete the folder: its blocks will be computed again"
+            raise disk_invalid(folder, f"damaged: {error}", remedy) from error
         except BaseException:
             os.close(claim)
             raise
@@ -143,10 +137,18 @@ class DiskTier:
     def stored(self, block_bytes_all_ranks: int) -> list[StoredKey]:
         """The blocks of this size: each after its parent, the least recent chains first.
 
-        Deletes what can't be reached because a block that it hangs on is missing.
+        Deletes what can't be reached because a block that it hangs on is missing. None where the
+        index can't be read: then nothing more is written, for a damaged tree isn't worth adding to.
         """
         own = self.names.namespaces_of_size(block_bytes_all_ranks)
-        entries = {name: entry for name, entry in self._read_index().items() if namespace_of(name) in own}
+        try:
+            index = self._read_index()
+        except DiskFault as error:
+            self.counts.read_errors += 1
+            self._health.failed_for_good(f"damaged, delete the folder: {type(error).__name__}: {error}")
+            log.error("%s: nothing is written any more: %s", self.folder, self.degraded_reason)
+            return []
+        entries = {name: entry for name, entry in index.items() if namespace_of(name) in own}
         order, orphans = order_chains(entries)
         self.counts.orphans += len(orphans)
         self._delete_many(orphans)
@@ -158,7 +160,7 @@ class DiskTier:
         batch: dict[bytes, NewBlock] = {}
         for key, parts in zip(keys, payloads, strict=True):
             name = block_name(key)
-            batch[name] = _new_entry(name, key, parts), parts
+            batch[name] = new_entry(name, key, parts), parts
         with self._writing:
             self._admit(batch)
             rows = self.names.rows_after(self._names_saved)
@@ -245,13 +247,3 @@ class DiskTier:
             log.warning("%s: block %s is dropped: its entry can't be read", self.folder, name.hex())
         self._delete_many(bad)
         return entries
-
-
-def _new_entry(name: bytes, key: StoredKey, parts: Sequence[memoryview]) -> BlockEntry:
-    return BlockEntry(
-        size=sum(part.nbytes for part in parts),
-        parent=key.parent,
-        checksum=checksum_of(name, parts),
-        writer=key.writer,
-        created_ns=time.time_ns(),
-    )

@@ -23,11 +23,14 @@ log = logging.getLogger(__name__)
 
 DATA_FILE = "data.mdb"
 CLAIM_FILE = "kvstore.lock"
+LOCK_FILE = "lock.mdb"
 # What may lie in a folder without our data: what a start that failed half-way leaves, and a new file system.
-OWN_FILES = {CLAIM_FILE, "lock.mdb", "lost+found"}
+OWN_FILES = {CLAIM_FILE, LOCK_FILE, "lost+found"}
 REMOTE = {"9p", "afs", "ceph", "cifs", "glusterfs", "lustre", "nfs", "nfs4", "smb3", "smbfs", "virtiofs"}
 # Start-up, one thread that writes, one that reads; the rest is for tools.
 READERS_MAX = 16
+# What LMDB gives the lock file for them; where it is longer, LMDB makes room for more readers.
+LOCK_FILE_BYTES = (READERS_MAX - 1) * 64 + 192
 MOUNTS = Path("/proc/self/mountinfo")
 
 
@@ -68,13 +71,15 @@ def claim_folder(folder: Path) -> int:
         raise disk_invalid(folder, f"in use by another kvstore, pid {holder}", remedy) from error
     except OSError as error:
         os.close(claim)
-        raise disk_invalid(folder, f"can't be locked: {error}", "name a folder on a local disk") from error
+        remedy = "make room there, or name a folder on a local disk"
+        raise disk_invalid(folder, f"can't be locked: {error}", remedy) from error
     _warn_if_remote(folder)
     return claim
 
 
 def open_environment(folder: Path, map_bytes: int) -> tuple[Any, dict[str, Any]]:
     """The environment and its tables, by name; made where the folder is new."""
+    _allocate_lock_file(folder)
     try:
         env = lmdb.open(
             str(folder),
@@ -88,6 +93,13 @@ def open_environment(folder: Path, map_bytes: int) -> tuple[Any, dict[str, Any]]
             # A cached read transaction outlives a fork and clears its parent's reader slot (py-lmdb#346).
             max_spare_txns=0,
         )
+    except (lmdb.MemoryError, OverflowError) as error:
+        raise DiskInvalid(
+            f"so much of {folder} can't be mapped into memory: {error}",
+            field="--disk-bytes",
+            value=map_bytes,
+            remedy="give less; if it was possible before, the folder is damaged: delete it",
+        ) from error
     except (lmdb.Error, OSError) as error:
         remedy = "see to its cause or name another folder"
         raise disk_invalid(folder, f"can't be opened: {error}", remedy) from error
@@ -106,6 +118,22 @@ def open_environment(folder: Path, map_bytes: int) -> tuple[Any, dict[str, Any]]
         env.close()
         raise
     return env, tables
+
+
+def _allocate_lock_file(folder: Path) -> None:
+    """LMDB makes its lock file sparse and writes it through a map: on a full disk that is SIGBUS."""
+    path = folder / LOCK_FILE
+    length = LOCK_FILE_BYTES
+    try:
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            length = max(length, os.fstat(lock).st_size)
+            os.posix_fallocate(lock, 0, length)
+        finally:
+            os.close(lock)
+    except OSError as error:
+        found = f"{length} bytes for {path} can't be had: {error.strerror}"
+        raise disk_invalid(folder, found, "make room there or name another folder") from error
 
 
 def warn_of_space(folder: Path, cap_bytes: int) -> None:

@@ -1,29 +1,32 @@
-"""The disk tier's layout, format 1. What stands here can't be changed without a new format number.
+"""The disk tier's layout, format 2. What stands here can't be changed without a new format number.
 
 One LMDB environment with these tables, all numbers big-endian:
 
     meta         magic -> MAGIC; format -> u32; turned -> u64, ns (see BlockTable)
-    namespaces   fingerprint -> u32 id, JSON of sizes and description
-    tenants      name -> u32 id
-    writers      engine, NUL, build -> u32 id
+    namespaces   fingerprint -> u32 id, checksum, JSON of sizes and description
+    tenants      name -> u32 id, checksum
+    writers      engine, NUL, build -> u32 id, checksum
     blocks       block name -> BlockEntry
     bytes        block name -> the block's bytes, rank after rank
 
 A block's name is namespace u32, tenant u32, block key (32 bytes): nothing is found across tenants
 or namespaces, and one namespace's blocks stand together. The checksum covers the name, so that
-bytes that have come under a wrong name are found out too.
+bytes that have come under a wrong name are found out too. So do those of an entry and of a row of the
+name tables, which cover the record's other fields as well: one flipped bit in an id would serve one
+model's KV to another. Format 1 had neither.
 """
 
 import struct
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Final, Self
 
 import xxhash
 
 from kvstore.core.errors import check
 from kvstore.core.types import BlockKey, NamespaceId, StoredKey, TenantId, WriterId
-from kvstore.tiers.names import NameKind, NameRow
+from kvstore.tiers.names import ID_MAX, NameKind, NameRow
 
 __all__ = [
     "FORMAT",
@@ -33,14 +36,16 @@ __all__ = [
     "block_name",
     "checksum_of",
     "namespace_of",
+    "new_entry",
     "pack_name_row",
     "stored_bytes",
     "stored_key",
+    "tenant_of",
     "unpack_name_row",
 ]
 
 MAGIC = b"kvstore disk tier"
-FORMAT = 1
+FORMAT = 2
 TABLES = ("meta", *NameKind, "blocks", "bytes")
 
 # LMDB's header on the first page of a value that has pages of its own.
@@ -51,8 +56,9 @@ INDEX_BYTES = 512
 NO_PARENT = bytes(32)
 _BLOCK_NAME = struct.Struct(">II32s")
 _ENTRY = struct.Struct(">BQ32s16sIQ")
-_ENTRY_VERSION = 1
+_ENTRY_VERSION = 2
 _ID = struct.Struct(">I")
+SUM_BYTES: Final = 16
 
 
 def block_name(key: StoredKey) -> bytes:
@@ -73,6 +79,10 @@ def stored_key(name: bytes, entry: "BlockEntry") -> StoredKey:
 
 def namespace_of(name: bytes) -> NamespaceId:
     return NamespaceId(int.from_bytes(name[:4]))
+
+
+def tenant_of(name: bytes) -> TenantId:
+    return TenantId(int.from_bytes(name[4:8]))
 
 
 def checksum_of(name: bytes, parts: Iterable[memoryview]) -> bytes:
@@ -98,17 +108,24 @@ class BlockEntry:
     writer: WriterId
     created_ns: int
 
-    def pack(self) -> bytes:
+    def pack(self, name: bytes) -> bytes:
+        """For the block of this name, with a checksum over both."""
         check(len(self.parent) in (0, 32), f"a parent key of {len(self.parent)} bytes")
         parent = self.parent or NO_PARENT
-        return _ENTRY.pack(_ENTRY_VERSION, self.size, parent, self.checksum, self.writer, self.created_ns)
+        fields = _ENTRY.pack(_ENTRY_VERSION, self.size, parent, self.checksum, self.writer, self.created_ns)
+        return fields + _sum("blocks", name, fields)
 
     @classmethod
-    def unpack(cls, record: bytes) -> Self:
-        """ValueError where this isn't a record that this build reads."""
-        if len(record) != _ENTRY.size or record[0] != _ENTRY_VERSION:
+    def unpack(cls, name: bytes, record: bytes) -> Self:
+        """ValueError where this isn't what `pack` made for this name."""
+        if len(record) != _ENTRY.size + SUM_BYTES or record[0] != _ENTRY_VERSION:
             raise ValueError(f"not a block entry of version {_ENTRY_VERSION}: {record[:8].hex()}…")
-        _, size, parent, checksum, writer, created_ns = _ENTRY.unpack(record)
+        fields, total = record[: _ENTRY.size], record[_ENTRY.size :]
+        if len(name) != _BLOCK_NAME.size or total != _sum("blocks", name, fields):
+            raise ValueError("wrong checksum of the block's entry")
+        _, size, parent, checksum, writer, created_ns = _ENTRY.unpack(fields)
+        for id_ in (namespace_of(name), tenant_of(name), writer):
+            _check_id(id_)
         return cls(
             size=size,
             parent=BlockKey(b"" if parent == NO_PARENT else parent),
@@ -118,12 +135,40 @@ class BlockEntry:
         )
 
 
+def new_entry(name: bytes, key: StoredKey, parts: Sequence[memoryview]) -> BlockEntry:
+    return BlockEntry(
+        size=sum(part.nbytes for part in parts),
+        parent=key.parent,
+        checksum=checksum_of(name, parts),
+        writer=key.writer,
+        created_ns=time.time_ns(),
+    )
+
+
 def pack_name_row(row: NameRow) -> bytes:
-    return _ID.pack(row.id) + row.value
+    id_ = _ID.pack(row.id)
+    return id_ + _sum(row.kind, row.name, id_, row.value) + row.value
 
 
 def unpack_name_row(kind: NameKind, name: bytes, record: bytes) -> NameRow:
-    """ValueError where the record is too short to be one."""
-    if len(record) < _ID.size:
-        raise ValueError(f"not an entry of {kind}: {record.hex()}")
-    return NameRow(kind=kind, id=_ID.unpack_from(record)[0], name=name, value=record[_ID.size :])
+    """ValueError where this isn't what `pack_name_row` made for this kind and name."""
+    id_, total, value = record[: _ID.size], record[_ID.size :][:SUM_BYTES], record[_ID.size + SUM_BYTES :]
+    if total != _sum(kind, name, id_, value):
+        raise ValueError(f"wrong checksum of entry {name[:32].hex()} of {kind}")
+    row = NameRow(kind=kind, id=_ID.unpack(id_)[0], name=name, value=value)
+    _check_id(row.id)
+    return row
+
+
+def _sum(table: str, name: bytes, *fields: bytes) -> bytes:
+    """xxh3-128. The lengths keep a byte that has moved from one part to the next from going unseen."""
+    digest = xxhash.xxh3_128(table.encode())
+    for part in (name, *fields):
+        digest.update(len(part).to_bytes(4))
+        digest.update(part)
+    return digest.digest()
+
+
+def _check_id(id_: int) -> None:
+    if not 1 <= id_ <= ID_MAX:
+        raise ValueError(f"an id of {id_}, where 1 to {ID_MAX} are possible")

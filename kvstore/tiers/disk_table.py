@@ -4,6 +4,7 @@ What is right, how much there may be and what becomes of faults is decided above
 Errors of LMDB (`DiskFault`) go through as they are.
 """
 
+import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,6 +29,8 @@ from kvstore.tiers.names import NameKind, NameRow
 
 __all__ = ["BlockTable", "DiskFault", "Held", "NewBlock"]
 
+log = logging.getLogger(__name__)
+
 T = TypeVar("T")
 DiskFault = (lmdb.Error, OSError)
 # Bytes of the cap by namespace; as a change, below zero where there is less.
@@ -47,12 +50,19 @@ class BlockTable:
         self._env.set_mapsize(max(self._env.info()["map_size"], end + headroom_bytes))
 
     def read_names(self) -> list[NameRow]:
+        """ValueError where a row is damaged on which it depends who may have which block."""
+        rows: list[NameRow] = []
         with self._env.begin() as txn:
-            return [
-                unpack_name_row(kind, name, record)
-                for kind in NameKind
-                for name, record in txn.cursor(db=self._tables[kind])
-            ]
+            for kind in NameKind:
+                for name, record in txn.cursor(db=self._tables[kind]):
+                    try:
+                        rows.append(unpack_name_row(kind, name, record))
+                    except ValueError as error:
+                        # A writer's name only tells people where a block has come from.
+                        if kind is not NameKind.WRITER:
+                            raise
+                        log.warning("%s: %s; it is passed over", self._env.path(), error)
+        return rows
 
     def read_index(self) -> tuple[dict[bytes, BlockEntry], list[bytes]]:
         """All entries by block name, and the names of those that can't be read."""
@@ -61,7 +71,7 @@ class BlockTable:
         with self._env.begin() as txn:
             for name, record in txn.cursor(db=self._tables["blocks"]):
                 try:
-                    entries[name] = BlockEntry.unpack(record)
+                    entries[name] = BlockEntry.unpack(name, record)
                 except ValueError:
                     bad.append(name)
         return entries, bad
@@ -75,7 +85,7 @@ class BlockTable:
             change = Held()
             for name, (entry, parts) in blocks.items():
                 change.subtract(self._remove_one(txn, name))
-                txn.put(name, entry.pack(), db=self._tables["blocks"])
+                txn.put(name, entry.pack(name), db=self._tables["blocks"])
                 # One part needs no copy on its way into the map.
                 value = parts[0] if len(parts) == 1 else b"".join(parts)
                 txn.put(name, value, db=self._tables["bytes"])
@@ -121,7 +131,9 @@ class BlockTable:
         txn.delete(name, db=self._tables["blocks"])
         txn.delete(name, db=self._tables["bytes"])
         try:
-            return Held({namespace_of(name): stored_bytes(BlockEntry.unpack(record).size, self.page_bytes)})
+            return Held(
+                {namespace_of(name): stored_bytes(BlockEntry.unpack(name, record).size, self.page_bytes)}
+            )
         except ValueError:
             return Held()  # Not there, or not counted when it was found at the start.
 
@@ -143,7 +155,7 @@ def _fill(name: bytes, record: bytes, value: memoryview, out: Sequence[NDArray[n
     if not record:
         return "not there"
     try:
-        entry = BlockEntry.unpack(record)
+        entry = BlockEntry.unpack(name, record)
     except ValueError as error:
         return str(error)
     wanted = sum(part.nbytes for part in out)

@@ -14,10 +14,12 @@ from enum import StrEnum
 from kvstore.core.errors import FieldInvalid, LayoutMismatch
 from kvstore.core.types import NamespaceId, TenantId, WriterId
 
-__all__ = ["NameKind", "NameRow", "Names"]
+__all__ = ["ID_MAX", "NameKind", "NameRow", "Names"]
 
 # LMDB's keys are at most 511 bytes; nobody needs as many.
 NAME_BYTES_MAX = 256
+# Whoever keeps ids in arrays may take 32 bits with a sign for them.
+ID_MAX = 2**31 - 1
 SIZES = ("block_bytes", "block_tokens", "ranks")
 
 
@@ -43,11 +45,12 @@ class Names:
     """For any thread. Rows are only ever added, so that a count says which of them are saved."""
 
     def __init__(self, rows: Iterable[NameRow] = ()) -> None:
-        """ValueError where a namespace's row isn't one."""
+        """ValueError where a namespace's row isn't one, or two rows have one id."""
         self._lock = threading.Lock()
         self._rows: list[NameRow] = []
         self._by_name: dict[tuple[NameKind, bytes], NameRow] = {}
         self._sizes: dict[NamespaceId, dict[str, int]] = {}
+        self._ids: dict[NameKind, set[int]] = {kind: set() for kind in NameKind}
         self._id_last = dict.fromkeys(NameKind, 0)
         for row in rows:
             self._add(row)
@@ -89,6 +92,14 @@ class Names:
                 if sizes["block_bytes"] * sizes["ranks"] == block_bytes_all_ranks
             )
 
+    def reserve(self, kind: NameKind, id_: int) -> None:
+        """Keeps ids up to this one from being given out: something on disk may still bear them.
+
+        The row that gave it may be lost; under a new name the id would serve what is another's.
+        """
+        with self._lock:
+            self._id_last[kind] = max(self._id_last[kind], id_)
+
     def rows_after(self, count: int) -> list[NameRow]:
         """All but the `count` oldest rows."""
         with self._lock:
@@ -106,11 +117,23 @@ class Names:
             return row.id
 
     def _add(self, row: NameRow) -> None:
+        if row.id in self._ids[row.kind]:
+            raise ValueError(f"two entries of {row.kind} with id {row.id}")
         if row.kind is NameKind.NAMESPACE:
-            known = json.loads(row.value)
-            if not isinstance(known, dict):
-                raise ValueError(f"not a namespace's sizes: {known}")
-            self._sizes[NamespaceId(row.id)] = {name: int(known.get(name, 0)) for name in SIZES}
+            self._sizes[NamespaceId(row.id)] = _read_sizes(row.value)
+        self._ids[row.kind].add(row.id)
         self._rows.append(row)
         self._by_name[row.kind, row.name] = row
         self._id_last[row.kind] = max(self._id_last[row.kind], row.id)
+
+
+def _read_sizes(value: bytes) -> dict[str, int]:
+    try:
+        known = json.loads(value)
+        sizes = {name: known[name] for name in SIZES}
+    except (ValueError, TypeError, LookupError, OverflowError, RecursionError) as error:
+        raise ValueError(f"not a namespace's sizes: {value[:100]!r}") from error
+    # `bool` is an int too, and a size of 1.0 is none.
+    if not all(type(size) is int and size > 0 for size in sizes.values()):
+        raise ValueError(f"not a namespace's sizes: {value[:100]!r}")
+    return sizes

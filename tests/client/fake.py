@@ -40,6 +40,8 @@ class FakeService(rpc.KVStoreServicer):
         self.after: Callable[[str], None] = lambda method: None
         self.refusals: dict[str, list[tuple[grpc.StatusCode, str]]] = {}
         self.size_lie = 0
+        self.tethers_dropped = 0  # So many connections are closed unheard,
+        self.secrets_lost = 0  # and then so many with their secret spent.
         self.events: list[pb.Event] = []
         self.engines: dict[str, pb.AttachResponse] = {}  # By request id.
         self.lease_seconds = 10.0
@@ -223,7 +225,15 @@ class FakeService(rpc.KVStoreServicer):
                 connection, _ = self._listener.accept()
             except OSError:
                 return
+            if self.tethers_dropped:
+                self.tethers_dropped -= 1
+                connection.close()
+                continue
             rank = self._secrets.pop(connection.recv(32), None)
+            if self.secrets_lost:
+                self.secrets_lost -= 1
+                connection.close()
+                continue
             if rank is None:
                 connection.sendall(b"\1")
                 connection.close()

@@ -26,6 +26,7 @@ from kvstore.client import (
     default_address,
     operations,
 )
+from kvstore.client.address import to_address
 from kvstore.v1 import kvstore_pb2 as pb
 from tests.client.fake import BLOCK_BYTES, BLOCK_TOKENS, FRAMES, STRIDE, FakeService
 
@@ -103,6 +104,29 @@ def test_only_the_ranks_asked_for_are_mapped(tmp_path):
     with Client(fake.address) as client, pytest.raises(ClientError, match="there is no rank 3"):
         client.attach(layout(ranks=3), map_ranks=[0, 3])
     fake.stop()
+
+
+def test_a_tether_that_is_closed_to_make_room_is_tried_again(fake):
+    fake.tethers_dropped = 3
+    with Client(fake.address) as client:
+        client.attach(layout())
+        assert (len(fake.tethers), fake.tethers_dropped) == (1, 0)
+
+
+def test_a_tether_that_is_closed_always_is_given_up_at_the_deadline(fake):
+    fake.tethers_dropped = 10**9
+    begin = time.monotonic()
+    with Client(fake.address, deadline_seconds=0.5) as client, pytest.raises(ServiceLost, match="no pool of"):
+        client.attach(layout())
+    assert 0.3 < time.monotonic() - begin < 5.0
+
+
+def test_a_secret_that_is_spent_is_not_tried_for_long(fake):
+    fake.secrets_lost = 1
+    begin = time.monotonic()
+    with Client(fake.address) as client, pytest.raises(ServiceLost, match="spent already"):
+        client.attach(layout())
+    assert time.monotonic() - begin < 2.0
 
 
 def test_sizes_that_contradict_the_file_are_refused_and_the_engine_given_up(fake):
@@ -551,10 +575,24 @@ def test_closed_twice_is_closed_and_used_after_is_an_error(client):
         client.attach(layout())
 
 
-@pytest.mark.parametrize("address", ["unix:", "localhost:50051", "dns:///service", "http://service/"])
+@pytest.mark.parametrize(
+    "address", ["unix:", "unix://", "unix://rel/x", "localhost:50051", "dns:///service", "http://service/"]
+)
 def test_what_is_no_unix_socket_is_refused(address):
     with pytest.raises(ClientError, match="no Unix socket"):
         Client(address)
+
+
+@pytest.mark.parametrize("address", ["/run/a%41.sock", "unix:/run/a?b", "/run/a,b", "/run/\udcff.sock"])
+def test_what_grpc_would_take_for_another_address_is_refused(address):
+    with pytest.raises(ClientError, match="cannot be a socket's address"):
+        Client(address)
+
+
+def test_addresses_are_told_to_grpc_as_absolute_or_relative_paths():
+    for text in ("/run/k", "//run/k", "unix:/run/k", "unix:///run/k", "unix:////run/k"):
+        assert to_address(text) == "unix:/run/k"
+    assert to_address("unix:k") == to_address("k") == "unix:k"
 
 
 def test_deadlines_are_checked():

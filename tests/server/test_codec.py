@@ -1,5 +1,6 @@
 """Requests become events, answers become messages, and what the core can't see is refused by its path."""
 
+import time
 import uuid
 from typing import Any
 
@@ -324,6 +325,16 @@ def test_core_enums_and_the_contract_agree() -> None:
 def test_times_on_the_wall_follow_the_monotonic_clock() -> None:
     lease = clock.timestamp(clock.now() + 10).ToNanoseconds() - clock.timestamp(clock.now()).ToNanoseconds()
     assert abs(lease - 10e9) < 1e9
+
+
+def test_a_moment_is_the_same_timestamp_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = clock.timestamp(123.456)
+    wall = time.time_ns()
+    monkeypatch.setattr("time.time_ns", lambda: wall + 3_600_000_000_000)
+    assert clock.timestamp(123.456).SerializeToString() == before.SerializeToString()
+    # What engines compare with the wall clock is by that clock as it is.
+    later = clock.timestamp_today(123.456).ToNanoseconds() - before.ToNanoseconds()
+    assert abs(later - 3600e9) < 10e9
 
 
 def test_keep_alive_and_lookup_answers() -> None:

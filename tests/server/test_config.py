@@ -100,6 +100,15 @@ def test_sizes_for_people() -> None:
         ("--socket", {"socket": "tcp://127.0.0.1:50051"}),
         ("--socket", {"socket": "unix-abstract:x"}),
         ("--socket", {"socket": "/" + "x" * 104}),
+        ("--socket", {"socket": "/"}),
+        ("--socket", {"socket": "unix:///"}),
+        ("--socket", {"socket": "/run/.."}),
+        ("--socket", {"socket": "unix://rel/x"}),
+        ("--socket", {"socket": "unix://"}),
+        ("--socket", {"socket": "/run/a%41.sock"}),
+        ("--socket", {"socket": "/run/a?b#c,d.sock"}),
+        ("--socket", {"socket": "/run/\udcff.sock"}),
+        ("--tenant", {"tenants": ["\udcff\udcfe"]}),
     ],
 )
 def test_bad_flags_are_named(flag: str, flags: dict[str, object]) -> None:

@@ -54,3 +54,24 @@ def test_long_values_fit_the_headers() -> None:
     )
     [(_, value)] = status.trailing_metadata
     assert len(value) + len(status.details) < 8_000
+
+
+@pytest.mark.parametrize("character", ["😀", "é", "%", "\0"])
+def test_texts_are_cut_by_the_bytes_that_travel(character: str) -> None:
+    many = character * 1_000
+    status = status_of(FieldInvalid(many, field=many, value=many, remedy=many))
+    [(_, packed)] = status.trailing_metadata
+    # The message percent-encoded, the details in base64.
+    assert 3 * len(status.details.encode()) + 4 * len(packed) // 3 < 8_000
+    told = info_of(status).metadata
+    assert all(told[name].rstrip(" …") == character * len(told[name].rstrip(" …")) for name in told)
+    assert [len(told[name].encode()) <= most for name, most in (("value", 256), ("remedy", 512))] == [
+        True
+    ] * 2
+
+
+def test_a_long_value_does_not_push_out_what_is_wrong_with_it() -> None:
+    assert (
+        "(send less)"
+        in status_of(FieldInvalid("no", field="f", value="😀" * 1_000, remedy="send less")).details
+    )

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import asynccontextmanager, closing
+from contextlib import ExitStack, asynccontextmanager, closing
 from pathlib import Path
 
 import pytest
@@ -208,13 +208,70 @@ def test_who_says_nothing_is_sent_away_and_does_not_bar_others(
     async def scenario(server: TetherServer, recorder: Recorder, path: Path) -> None:
         with connect(path) as first, connect(path) as second, connect(path) as third:
             second.sendall(b"half a secret")
-            # One too many: closed at once. The others when their time is up.
-            for tether in (third, first, second):
+            for tether in (first, second, third):
                 assert await asyncio.to_thread(tether.recv, 1) == b""
         with connect(path) as tether:
             answer, files = await exchange(tether, server.issue(ENGINE)[0])
             os.close(files[0])
             assert answer == b"\0"
+
+    run(tmp_path, pools, scenario)
+
+
+def test_the_silent_make_room_for_an_engine(
+    tmp_path: Path, pools: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fds, "SECRET_SECONDS", 60.0)
+    monkeypatch.setattr(fds, "UNPROVEN_MAX", 2)
+
+    async def scenario(server: TetherServer, recorder: Recorder, path: Path) -> None:
+        with connect(path) as first, connect(path) as second, connect(path) as engine:
+            answer, files = await exchange(engine, server.issue(ENGINE)[0])
+            os.close(files[0])
+            assert answer == b"\0"
+            # Only the oldest had to go, and there is room for one more again.
+            assert await asyncio.to_thread(first.recv, 1) == b""
+            with connect(path) as other:
+                answer, files = await exchange(other, server.issue(OTHER)[0])
+                os.close(files[0])
+                assert answer == b"\0"
+            second.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                second.recv(1)
+
+    run(tmp_path, pools, scenario)
+
+
+def test_a_crowd_at_once_costs_no_secret_that_was_sent(
+    tmp_path: Path, pools: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fds, "UNPROVEN_MAX", 2)
+
+    async def scenario(server: TetherServer, recorder: Recorder, path: Path) -> None:
+        with ExitStack() as crowd:
+            # All of them wait in the backlog before the server has its first turn.
+            engine = crowd.enter_context(connect(path))
+            engine.sendall(server.issue(ENGINE)[0])
+            for _ in range(20):
+                crowd.enter_context(connect(path))
+            answer, files, _, _ = await asyncio.to_thread(socket.recv_fds, engine, 16, 4)
+            os.close(files[0])
+            assert answer == b"\0"
+
+    run(tmp_path, pools, scenario)
+
+
+def test_a_holder_that_has_only_ended_its_sending_half_still_holds(tmp_path: Path, pools: list[int]) -> None:
+    async def scenario(server: TetherServer, recorder: Recorder, path: Path) -> None:
+        with connect(path) as tether:
+            _, files = await exchange(tether, server.issue(ENGINE)[0])
+            os.close(files[0])
+            tether.shutdown(socket.SHUT_WR)
+            await asyncio.sleep(3 * fds.HANG_UP_SECONDS)
+            assert recorder.told == [("opened", ENGINE)]
+            tether.close()
+            async with asyncio.timeout(1.0):
+                await recorder.until_closed(ENGINE)
 
     run(tmp_path, pools, scenario)
 

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -471,6 +472,11 @@ def test_a_second_service_is_refused(make_service: MakeService, folder: Path) ->
         (("--gpu", "5 bananas"), ["--gpu", "bananas", "GiB"]),
         (("--gpu", "500TiB"), ["--gpu", "500 TiB"]),
         (("--lease", "nan"), ["--lease", "nan"]),
+        (("--socket", "/"), ["--socket", "names no file"]),
+        (("--socket", "/tmp/a%41.sock"), ["--socket", "a%41.sock"]),
+        (("--socket", "unix://rel/x"), ["--socket", "unix://rel/x"]),
+        (("--socket", os.fsdecode(b"/tmp/\xff.sock")), ["--socket", "UTF-8"]),
+        (("--tenant", os.fsdecode(b"\xff")), ["--tenant"]),
         (("--socket", "localhost:1234"), ["--socket", "localhost:1234", "unix:"]),
         (("--disk", "/dev/null/x", "--disk-bytes", "1GiB"), ["/dev/null/x"]),
     ],
@@ -495,3 +501,29 @@ def test_status_without_a_service_is_one_line(folder: Path) -> None:
     done = run("status", "--socket", str(folder / "none.sock"))
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
     assert "none.sock" in done.stderr
+
+
+def test_bytes_that_are_no_message_are_one_line_in_the_log(service: Service) -> None:
+    with grpc.insecure_channel(f"unix:{service.socket}") as channel:
+        step = channel.unary_unary("/kvstore.v1.KVStore/Step", bytes, bytes)
+        with pytest.raises(grpc.RpcError):
+            step(b"\xff\xff\xff", timeout=DEADLINE_SECONDS)
+    until(lambda: service.log, lambda log: "refused a message" in log)
+    assert "Traceback" not in service.log
+
+
+def test_an_engine_that_half_closes_its_tether_keeps_its_frames(service: Service) -> None:
+    with service.stub() as stub, Engine(stub, lease=0.3) as engine:
+        engine.step(allocate(1, 4))
+        engine.tether.shutdown(socket.SHUT_WR)
+
+        def told() -> tuple[int, int]:
+            [each] = stub.GetUsage(pb.GetUsageRequest()).engines
+            return each.engine.state, each.frames_quarantined
+
+        # Its lease ends, but not its mapping: the frame is held back until the tether really ends.
+        until(told, lambda state: state == (pb.Engine.EXPIRED, 1))
+        time.sleep(0.6)
+        assert told() == (pb.Engine.EXPIRED, 1)
+        engine.tether.close()
+        until(lambda: len(stub.GetUsage(pb.GetUsageRequest()).engines), lambda count: count == 0, 1.0)

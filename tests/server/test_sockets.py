@@ -27,7 +27,10 @@ def bind(path: Path) -> "closing[socket.socket]":
     return closing(listener)
 
 
-@pytest.mark.parametrize("address", ["/run/k.sock", "unix:/run/k.sock", "unix:///run/k.sock"])
+@pytest.mark.parametrize(
+    "address",
+    ["/run/k.sock", "unix:/run/k.sock", "unix:///run/k.sock", "//run/k.sock", "unix:////run/k.sock"],
+)
 def test_addresses(address: str) -> None:
     assert parse_address(address) == Path("/run/k.sock")
 

@@ -3,11 +3,14 @@
 import os
 from collections.abc import Sequence
 from hashlib import sha256
+from pathlib import Path
 
+import lmdb
 import numpy as np
 
 from kvstore.core.types import BlockKey, NamespaceId, StoredKey, TenantId, WriterId
 from kvstore.tiers.disk import DiskTier
+from kvstore.tiers.disk_format import TABLES
 from kvstore.tiers.names import Names
 
 CAP = 64 << 20
@@ -56,3 +59,15 @@ def write(disk: DiskTier, keys: Sequence[StoredKey], size: int = BLOCK) -> list[
     payloads = [payload(size) for _ in keys]
     disk.write(keys, payloads)
     return [bytes(parts[0]) for parts in payloads]
+
+
+def change_raw(folder: Path, table: str, name: bytes, change) -> None:
+    """What a flipped bit or another program would do, with the tier closed."""
+    with lmdb.open(str(folder), max_dbs=len(TABLES), map_size=CAP) as env:
+        db = env.open_db(table.encode())
+        with env.begin(write=True) as txn:
+            value = change(txn.get(name, db=db))
+            if value is None:
+                txn.delete(name, db=db)
+            else:
+                txn.put(name, value, db=db)

@@ -16,7 +16,18 @@ from kvstore.core.types import BlockKey
 from kvstore.tiers import disk_folder
 from kvstore.tiers.disk import DiskTier, DiskWriteFailed
 from kvstore.tiers.disk_format import TABLES, block_name
-from tests.tiers.helpers import BLOCK, CAP, add_namespace, chain, frames, payload, read, stored, write
+from tests.tiers.helpers import (
+    BLOCK,
+    CAP,
+    add_namespace,
+    chain,
+    change_raw,
+    frames,
+    payload,
+    read,
+    stored,
+    write,
+)
 
 
 @pytest.fixture
@@ -30,18 +41,6 @@ def disk(tmp_path: Path):
 def reopen(disk: DiskTier, cap: int = CAP) -> DiskTier:
     disk.close()
     return DiskTier.open(disk.folder, cap)
-
-
-def change_raw(folder: Path, table: str, name: bytes, change) -> None:
-    """What a flipped bit or another program would do, with the tier closed."""
-    with lmdb.open(str(folder), max_dbs=len(TABLES), map_size=CAP) as env:
-        db = env.open_db(table.encode())
-        with env.begin(write=True) as txn:
-            value = change(txn.get(name, db=db))
-            if value is None:
-                txn.delete(name, db=db)
-            else:
-                txn.put(name, value, db=db)
 
 
 def flip(value: bytes) -> bytes:
@@ -132,8 +131,6 @@ def test_a_batch_that_fails_at_the_second_of_three_leaves_nothing(disk, monkeypa
         ("bytes", lambda value: value[:-1]),
         ("bytes", lambda value: b""),
         ("bytes", lambda value: None),
-        ("blocks", flip),
-        ("blocks", lambda value: value[:30] + flip(value[30:57]) + value[57:]),
         ("blocks", lambda value: None),
     ],
 )
@@ -142,13 +139,9 @@ def test_a_damaged_block_is_a_miss_and_can_be_stored_again(disk, table, change):
     disk.close()
     change_raw(disk.folder, table, block_name(stored(1, 0)), change)
     with closing(DiskTier.open(disk.folder, CAP)) as tier:
-        found = read(tier, stored(1, 0))
-        if table == "blocks" and change is flip:  # The last byte is one of the time: nothing depends on it.
-            assert found == data[1]
-        else:
-            assert found is None
-            assert tier.counts.bad_entries == 1
-            assert read(tier, stored(1, 0)) is None
+        assert read(tier, stored(1, 0)) is None
+        assert tier.counts.bad_entries == 1
+        assert read(tier, stored(1, 0)) is None
         assert [read(tier, stored(n)) for n in (0, 2)] == [data[0], data[2]]
         again = write(tier, [stored(1, 0)])[0]
         assert read(tier, stored(1, 0)) == again
@@ -313,7 +306,11 @@ def test_data_without_the_claim_file_is_known_as_ours(disk):
 
 @pytest.mark.parametrize(
     ("name", "value", "found"),
-    [(b"format", (2).to_bytes(4), "format 2"), (b"magic", b"x", "another program")],
+    [
+        (b"format", (1).to_bytes(4), "format 1, where this build reads and writes format 2"),
+        (b"format", (3).to_bytes(4), "format 3"),
+        (b"magic", b"x", "another program"),
+    ],
 )
 def test_another_version_is_refused(disk, name, value, found):
     disk.close()
@@ -330,13 +327,6 @@ def test_a_file_that_is_no_environment_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(DiskInvalid, match="a file, not a folder"):
         DiskTier.open(tmp_path / "file", CAP)
-
-
-def test_damaged_names_are_refused(disk):
-    disk.close()
-    change_raw(disk.folder, "namespaces", b"f" * 32, lambda _: b"\0\0\0\1{")
-    with pytest.raises(DiskInvalid, match="damaged"):
-        DiskTier.open(disk.folder, CAP)
 
 
 def test_a_second_open_is_refused_through_any_path(disk, tmp_path_factory):

@@ -5,6 +5,13 @@ import pytest
 from kvstore.core.errors import FieldInvalid, LayoutMismatch
 from kvstore.tiers.names import NameKind, NameRow, Names
 
+NO_SIZES = [
+    *(b"", b"[]", b"{", b"null", b"\xff\xfe{", b"[" * 100_000, b'{"ranks": "many"}'),
+    *(
+        b'{"block_bytes": %s, "block_tokens": 16, "ranks": 1}' % size
+        for size in (b"null", b"1e999", b"true", b"0", b"-5", b'"x"', b"9" * 5000)
+    ),
+]
 SIZES = {"block_bytes": 1000, "block_tokens": 16, "ranks": 2}
 
 
@@ -51,7 +58,23 @@ def test_names_out_of_bounds_are_refused(name):
         Names().tenant_id(name)
 
 
-@pytest.mark.parametrize("value", [b"", b"[]", b"{", b'{"ranks": "many"}'])
+@pytest.mark.parametrize("value", NO_SIZES)
 def test_a_row_that_is_none_is_a_value_error(value):
-    with pytest.raises(ValueError):  # noqa: PT011 - whichever: the disk tier catches them all
+    with pytest.raises(ValueError, match="not a namespace's sizes"):
         Names([NameRow(kind=NameKind.NAMESPACE, id=1, name=b"a", value=value)])
+
+
+@pytest.mark.parametrize("kind", NameKind)
+def test_an_id_belongs_to_one_name(kind):
+    value = b'{"block_bytes": 1, "block_tokens": 1, "ranks": 1}'
+    rows = [NameRow(kind=kind, id=3, name=name, value=value) for name in (b"a", b"b")]
+    with pytest.raises(ValueError, match=f"two entries of {kind} with id 3"):
+        Names(rows)
+
+
+def test_reserved_ids_are_not_given_out():
+    names = Names()
+    names.reserve(NameKind.WRITER, 7)
+    names.reserve(NameKind.WRITER, 3)
+    assert names.writer_id("engine", "1") == 8
+    assert names.tenant_id("default") == 1
