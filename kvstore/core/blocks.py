@@ -132,7 +132,3 @@ class Blocks:
     def in_use(self, rows: "Rows | slice") -> NDArray[np.bool_]:
         """Whether an engine may still read or write the GPU frame."""
         return (self.live[rows] > 0) | (self.limbo[rows] > 0)
-
-    def sharers(self, row: int) -> int:
-        """Sequences that count on what the block holds: resident ones and swapped ones."""
-        return int(self.live[row]) + int(self.claims[row])
