@@ -65,7 +65,11 @@ def test_a_stop_before_it_is_ready_is_a_clean_one(folder: Path, number: signal.S
         assert time.monotonic() < end
         time.sleep(0.002)
     process.send_signal(number)
-    _, errors = process.communicate(timeout=DEADLINE_SECONDS)
+    try:
+        _, errors = process.communicate(timeout=DEADLINE_SECONDS)
+    finally:
+        process.kill()
+        process.wait()
     assert process.returncode == 0
     assert "before it was ready" in errors or "stopping" in errors
     assert "Traceback" not in errors
