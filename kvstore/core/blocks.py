@@ -129,6 +129,12 @@ class Blocks:
     def unclaim(self, rows: Rows) -> None:
         np.subtract.at(self.claims, rows, 1)
 
+    def unfilled(self, rows: Rows) -> NDArray[np.bool_]:
+        """Whether a GPU frame is there whose content has still to come."""
+        has_frame = self.frame[Tier.GPU, rows] != NO_FRAME
+        unfilled: NDArray[np.bool_] = has_frame & ~self.valid[Tier.GPU, rows]
+        return unfilled
+
     def in_use(self, rows: "Rows | slice") -> NDArray[np.bool_]:
         """Whether an engine may still read or write the GPU frame."""
         return (self.live[rows] > 0) | (self.limbo[rows] > 0)

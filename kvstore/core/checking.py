@@ -30,7 +30,14 @@ from kvstore.core.types import (
     blocks_for_tokens,
 )
 
-__all__ = ["check_completed", "check_operations", "check_tenant"]
+__all__ = [
+    "CHILDREN_MAX",
+    "FREED_MAX",
+    "KEY_BYTES",
+    "check_completed",
+    "check_operations",
+    "check_tenant",
+]
 
 CHILDREN_MAX = 64
 FREED_MAX = 4096

@@ -6,7 +6,10 @@ from dataclasses import dataclass, field
 from kvstore.core.errors import ConfigInvalid
 from kvstore.core.types import TenantId
 
-__all__ = ["StoreConfig"]
+__all__ = ["OPERATIONS_MAX", "StoreConfig"]
+
+# In one step, by the contract.
+OPERATIONS_MAX = 4_096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +30,7 @@ class StoreConfig:
     high_watermark: float = 0.90
     low_watermark: float = 0.80
     sequences_max: int = 65_536
-    operations_max: int = 4_096
+    operations_max: int = OPERATIONS_MAX
     tokens_max: int = 1 << 24
     transfer_blocks_max: int = 32
     transfers_per_link_max: int = 2

@@ -12,8 +12,7 @@ from kvstore.core.events import Allocate
 from kvstore.core.leaving import Leaving
 from kvstore.core.memory import Memory
 from kvstore.core.prefix import domain_id
-from kvstore.core.sequences import Sequence
-from kvstore.core.settling import session_owner
+from kvstore.core.sequences import Sequence, session_owner
 from kvstore.core.swaps import Arrival, Swaps
 from kvstore.core.tails import Tails
 from kvstore.core.types import (

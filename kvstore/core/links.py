@@ -151,8 +151,7 @@ class Links:
     def _wanted(self, rows: Rows) -> NDArray[np.bool_]:
         """Whether a GPU frame waits to be filled and no transfer fills it yet."""
         blocks = self._memory.blocks
-        unfilled = (blocks.frame[Tier.GPU, rows] != NO_FRAME) & ~blocks.valid[Tier.GPU, rows]
-        wanted: NDArray[np.bool_] = unfilled & (blocks.pins[Tier.GPU, rows] == 0)
+        wanted: NDArray[np.bool_] = blocks.unfilled(rows) & (blocks.pins[Tier.GPU, rows] == 0)
         return wanted
 
     def _next_copy(self, rows: Rows, queue: _Queue) -> Rows:

@@ -185,10 +185,13 @@ class PrefixIndex:
     def with_descendants(self, rows: Rows) -> Rows:
         """The indexed blocks among `rows` and all that hang on them, deepest last."""
         blocks = self._blocks
+        found = level = np.unique(rows[blocks.indexed[rows]])
+        if not level.size:
+            return found
+        # Nobody keeps lists of children: they are rarely asked for, and then all are sorted once.
         members = np.flatnonzero(blocks.indexed).astype(np.int32)
         members = members[np.argsort(blocks.parent[members], kind="stable")]
         parents = blocks.parent[members]
-        found = level = np.unique(rows[blocks.indexed[rows]])
         while level.size:
             first = np.searchsorted(parents, level, "left")
             count = np.searchsorted(parents, level, "right") - first

@@ -4,6 +4,7 @@ The table `MOVES` is all there is to know about states; ARCHITECTURE.md draws it
 engine does with a sequence (running, waiting, parked) is a separate fact, its activity.
 """
 
+import hashlib
 from array import array
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -11,7 +12,7 @@ from enum import Enum, auto
 from kvstore.core.errors import check
 from kvstore.core.types import Activity, BlockKey, DomainId, EngineId, SequenceId, SequenceState, StepNumber
 
-__all__ = ["MOVES", "Move", "Sequence"]
+__all__ = ["MOVES", "Move", "Sequence", "session_owner"]
 
 
 class Move(Enum):
@@ -128,3 +129,9 @@ class Sequence:
             filled_tokens=self.filled_tokens,
             forked=self.forked,
         )
+
+
+def session_owner(domain: DomainId, session: str) -> int:
+    """A number for a session, the same on every run. Lone sequences have negative ones."""
+    digest = hashlib.sha256(domain.to_bytes(8, "little") + session.encode()).digest()
+    return int.from_bytes(digest[:8], "little") >> 1

@@ -2,8 +2,6 @@
 end, copies may begin. One pass over all fences that the completed step has passed.
 """
 
-import hashlib
-
 import numpy as np
 
 from kvstore.core.blocks import Rows, concat
@@ -13,15 +11,9 @@ from kvstore.core.engines import Engine, Fence, Publish, Release, SessionEnd, Sw
 from kvstore.core.links import COPY, WRITE, Links
 from kvstore.core.memory import Memory
 from kvstore.core.swaps import Swaps
-from kvstore.core.types import DomainId, Retention, Tier
+from kvstore.core.types import Retention, Tier
 
-__all__ = ["Settling", "session_owner"]
-
-
-def session_owner(domain: DomainId, session: str) -> int:
-    """A number for a session, the same on every run. Lone sequences have negative ones."""
-    digest = hashlib.sha256(domain.to_bytes(8, "little") + session.encode()).digest()
-    return int.from_bytes(digest[:8], "little") >> 1
+__all__ = ["Settling"]
 
 
 class Settling:

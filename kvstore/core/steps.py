@@ -29,8 +29,8 @@ from kvstore.core.granting import Asked, Granting
 from kvstore.core.leaving import Leaving
 from kvstore.core.memory import Memory
 from kvstore.core.prefix import domain_id
-from kvstore.core.sequences import Sequence
-from kvstore.core.settling import Settling, session_owner
+from kvstore.core.sequences import Sequence, session_owner
+from kvstore.core.settling import Settling
 from kvstore.core.tails import Tails
 from kvstore.core.types import Activity, Direction, Outcome, SequenceState, StepNumber
 

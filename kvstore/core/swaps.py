@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kvstore.core.blocks import NO_FRAME, Rows, concat
 from kvstore.core.config import StoreConfig
@@ -226,36 +225,31 @@ class Swaps:
 
     def end(self, moved: Moved) -> None:
         """A transfer has ended: serves those who waited, asks for the next leg of the way."""
-        blocks, (_, target) = self._memory.blocks, moved.link
-        lost = moved.bad if moved.link in (LOAD, READ) else _NO_ROWS
-        if lost.size:
-            lost = np.union1d(lost, self._lose(lost))
-        if moved.link == READ:
-            self._links.ask(LOAD, moved.good[self._unfilled(moved.good)].tolist())
-        if moved.link == COPY:
-            self._links.ask_down(WRITE, moved.good[blocks.to_disk[moved.good]])
-        tier = Tier.GPU if moved.link == READ else target
-        good = _NO_ROWS if moved.link == READ else moved.good
+        blocks, link = self._memory.blocks, moved.link
+        tier, good, bad = link[1], moved.good, moved.bad
+        if link in (LOAD, READ):
+            # Whoever waits for these, waits for them on the GPU: a read is half of the way.
+            tier = Tier.GPU
+            bad = np.union1d(bad, self._lose(bad))
+        if link == READ:
+            self._links.ask(LOAD, good[blocks.unfilled(good)].tolist())
+            good = _NO_ROWS
+        elif link == COPY:
+            self._links.ask_down(WRITE, good[blocks.to_disk[good]])
         self._serve(tier, good, failed=False)
-        self._serve(tier, lost if moved.link in (LOAD, READ) else moved.bad, failed=True)
-        ended = np.concatenate([moved.good, moved.bad, lost])
+        self._serve(tier, bad, failed=True)
+        ended = np.concatenate([moved.good, bad])
         self._memory.collect(ended)
         self._memory.discard_again(ended)
-
-    def _unfilled(self, rows: Rows) -> NDArray[np.bool_]:
-        blocks = self._memory.blocks
-        has_frame = blocks.frame[Tier.GPU, rows] != NO_FRAME
-        unfilled: NDArray[np.bool_] = has_frame & ~blocks.valid[Tier.GPU, rows]
-        return unfilled
 
     def _lose(self, rows: Rows) -> Rows:
         """The content of these blocks is lost: no one may find them, or what hangs on them, again.
 
         Returns blocks that hang on them and will not be filled any more.
         """
-        doomed = self._memory.forget(rows)
-        idle = self._memory.blocks.pins[Tier.GPU, doomed] == 0
-        unfilled: Rows = doomed[self._unfilled(doomed) & idle]
+        blocks, doomed = self._memory.blocks, self._memory.forget(rows)
+        idle = blocks.pins[Tier.GPU, doomed] == 0
+        unfilled: Rows = doomed[blocks.unfilled(doomed) & idle]
         return unfilled
 
     def _serve(self, tier: Tier, rows: Rows, *, failed: bool) -> None:

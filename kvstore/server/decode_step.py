@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from kvstore.core import events
+from kvstore.core.checking import CHILDREN_MAX, FREED_MAX
+from kvstore.core.config import OPERATIONS_MAX
 from kvstore.core.errors import FieldInvalid
 from kvstore.core.types import Activity, Direction, Retention, SequenceId, StepNumber, SwapMode
 from kvstore.server.fields import block_keys, engine_id, refuse, seconds, sequence_ids, short_text, within
@@ -21,10 +23,6 @@ __all__ = [
     "decode_step",
     "decode_swap",
 ]
-
-OPERATIONS_MAX = 4_096
-FREED_MAX = 4_096
-CHILDREN_MAX = 64
 
 # The operations that exist alone too, and then name their engine.
 UnaryRequest = TypeVar(

@@ -7,6 +7,7 @@ from uuid import UUID
 
 from google.protobuf.duration_pb2 import Duration
 
+from kvstore.core.checking import KEY_BYTES
 from kvstore.core.errors import FieldInvalid
 from kvstore.core.types import BlockKey, EngineId, SequenceId
 
@@ -22,7 +23,6 @@ __all__ = [
     "within",
 ]
 
-KEY_BYTES = 32
 TEXT_BYTES_MAX = 256
 
 ENGINE_NAME = re.compile(r"engines/([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})")
