@@ -4,7 +4,7 @@ An effect is a plain frozen record, like an event. A `Transfer` ends in exactly 
 `TransferEnded`, good or bad, which the shell feeds back.
 """
 
-from dataclasses import dataclass, field
+from msgspec import Struct, field
 
 from kvstore.core.types import (
     EngineId,
@@ -49,8 +49,7 @@ __all__ = [
 # ---------------------------------------------------------------- results of operations
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AllocateResult:
+class AllocateResult(Struct, frozen=True, kw_only=True, gc=False):
     """`block_table` holds the frames from `first_block` on; `tier_tokens` sums to `cached_tokens`."""
 
     outcome: Outcome
@@ -62,13 +61,11 @@ class AllocateResult:
     tier_tokens: tuple[int, int, int] = (0, 0, 0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ForkResult:
+class ForkResult(Struct, frozen=True, kw_only=True, gc=False):
     outcome: Outcome
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class Decision(Struct, frozen=True, kw_only=True, gc=False):
     """A choice of a policy and the inputs it rested on, by name."""
 
     time: float
@@ -77,8 +74,7 @@ class Decision:
     inputs: tuple[tuple[str, float], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SwapResult:
+class SwapResult(Struct, frozen=True, kw_only=True, gc=False):
     """`decision` is there where a policy was asked."""
 
     outcome: Outcome
@@ -89,24 +85,20 @@ class SwapResult:
     decision: Decision | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FreeResult:
+class FreeResult(Struct, frozen=True, kw_only=True, gc=False):
     pass
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommitResult:
+class CommitResult(Struct, frozen=True, kw_only=True, gc=False):
     pass
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UpdateActivityResult:
+class UpdateActivityResult(Struct, frozen=True, kw_only=True, gc=False):
     outcome: Outcome
     state: SequenceState
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndSessionResult:
+class EndSessionResult(Struct, frozen=True, kw_only=True, gc=False):
     pass
 
 
@@ -123,8 +115,7 @@ Result = (
 # ------------------------------------------------------------------- events for engines
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SequenceMoved:
+class SequenceMoved(Struct, frozen=True, kw_only=True, gc=False):
     """A sequence's state has changed by itself; the table is told where it is RESIDENT."""
 
     revision: Revision
@@ -134,8 +125,7 @@ class SequenceMoved:
     valid_tokens: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PressureChanged:
+class PressureChanged(Struct, frozen=True, kw_only=True, gc=False):
     revision: Revision
     tier: Tier
     pressure: Pressure
@@ -146,8 +136,7 @@ Notice = SequenceMoved | PressureChanged
 # ------------------------------------------------------------------------------ answers
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttachAnswer:
+class AttachAnswer(Struct, frozen=True, kw_only=True, gc=False):
     """`created` is False when the request id was known: same engine, same lease."""
 
     engine: EngineId
@@ -155,24 +144,21 @@ class AttachAnswer:
     created: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeepAliveAnswer:
+class KeepAliveAnswer(Struct, frozen=True, kw_only=True, gc=False):
     state: EngineState
     lease_expire_time: float
     revision: Revision
     notices: tuple[Notice, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FrameCopy:
+class FrameCopy(Struct, frozen=True, kw_only=True, gc=False):
     """A copy the engine makes on its own stream before its next forward pass."""
 
     source: Frame
     target: Frame
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepAnswer:
+class StepAnswer(Struct, frozen=True, kw_only=True, gc=False):
     """Results in the order of the operations."""
 
     step: StepNumber
@@ -183,16 +169,14 @@ class StepAnswer:
     lease_expire_time: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LookupAnswer:
+class LookupAnswer(Struct, frozen=True, kw_only=True, gc=False):
     """Leading blocks found, and how many of them have their best copy in each tier."""
 
     blocks_cached: int
     blocks_by_tier: tuple[int, int, int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Done:
+class Done(Struct, frozen=True, kw_only=True, gc=False):
     """The answer to an event that asks for none."""
 
 
@@ -201,8 +185,7 @@ Answer = AttachAnswer | KeepAliveAnswer | StepAnswer | LookupAnswer | Done
 # ------------------------------------------------------------------------- long actions
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Transfer:
+class Transfer(Struct, frozen=True, kw_only=True, gc=False):
     """Blocks to move between two neighbouring tiers: GPU and CPU, or CPU and DISK.
 
     The frames of both sides are pinned until `TransferEnded`. `keys` names the blocks where
@@ -219,16 +202,14 @@ class Transfer:
     keys: tuple[StoredKey, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DiskDelete:
+class DiskDelete(Struct, frozen=True, kw_only=True, gc=False):
     """Blocks that the disk may forget. Runs in order with the disk's transfers; ends in nothing:
     a delete that is lost leaves a valid block behind, to be found at the next start."""
 
     keys: tuple[StoredKey, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Effects:
+class Effects(Struct, frozen=True, kw_only=True, gc=False):
     """All that follows from one event.
 
     `deletes` go to the disk before `transfers`, in the order given; `answer` may be told at once:

@@ -6,7 +6,7 @@ a replayer read them back. `time` is in seconds on the store's own monotonic clo
 knows no other.
 """
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from kvstore.core.types import (
     Activity,
@@ -50,8 +50,7 @@ __all__ = [
 # ------------------------------------------------------------------ operations of a step
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Allocate:
+class Allocate(Struct, frozen=True, kw_only=True, gc=False):
     """Room for `token_count` tokens; creates the sequence when it is new."""
 
     sequence: SequenceId
@@ -64,16 +63,14 @@ class Allocate:
     tenant: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fork:
+class Fork(Struct, frozen=True, kw_only=True, gc=False):
     """Shares all of the parent's blocks with new sequences."""
 
     parent: SequenceId
     children: tuple[SequenceId, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Swap:
+class Swap(Struct, frozen=True, kw_only=True, gc=False):
     """Moves a sequence down or up. `filled_tokens` counts for OUT only."""
 
     sequence: SequenceId
@@ -82,16 +79,14 @@ class Swap:
     filled_tokens: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Free:
+class Free(Struct, frozen=True, kw_only=True, gc=False):
     """Gives sequences up; unknown ones are passed over."""
 
     sequences: tuple[SequenceId, ...]
     retention: Retention = Retention.DEFAULT
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Commit:
+class Commit(Struct, frozen=True, kw_only=True, gc=False):
     """Publishes full blocks from `first_block` on under their keys."""
 
     sequence: SequenceId
@@ -99,8 +94,7 @@ class Commit:
     block_keys: tuple[BlockKey, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UpdateActivity:
+class UpdateActivity(Struct, frozen=True, kw_only=True, gc=False):
     """`resume_delay_seconds` below zero: unknown."""
 
     sequence: SequenceId
@@ -109,8 +103,7 @@ class UpdateActivity:
     filled_tokens: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndSession:
+class EndSession(Struct, frozen=True, kw_only=True, gc=False):
     """The conversation is over; its last turn may have been freed already."""
 
     session: str
@@ -122,8 +115,7 @@ Operation = Allocate | Fork | Swap | Free | Commit | UpdateActivity | EndSession
 # ---------------------------------------------------------------------- calls of engines
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attach:
+class Attach(Struct, frozen=True, kw_only=True, gc=False):
     """A process wants to use the pools. The shell has checked the layout's sizes against them.
 
     `engine` is the id it gets if `request_id` is new; the answer names the one it has.
@@ -138,22 +130,19 @@ class Attach:
     lease_seconds: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeepAlive:
+class KeepAlive(Struct, frozen=True, kw_only=True, gc=False):
     time: float
     engine: EngineId
     completed_step: StepNumber
     seen_revision: Revision = Revision(0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Detach:
+class Detach(Struct, frozen=True, kw_only=True, gc=False):
     time: float
     engine: EngineId
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class Step(Struct, frozen=True, kw_only=True, gc=False):
     """All operations of one engine iteration: checked whole, then applied in phases."""
 
     time: float
@@ -163,8 +152,7 @@ class Step:
     operations: tuple[Operation, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Single:
+class Single(Struct, frozen=True, kw_only=True, gc=False):
     """One operation of an engine that makes unary calls; the store numbers the step."""
 
     time: float
@@ -172,8 +160,7 @@ class Single:
     operation: Operation
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lookup:
+class Lookup(Struct, frozen=True, kw_only=True, gc=False):
     """How much of a prompt is cached. Takes nothing, but renews the lease."""
 
     time: float
@@ -185,15 +172,13 @@ class Lookup:
 # ------------------------------------------------------------- what the shell sees happen
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tick:
+class Tick(Struct, frozen=True, kw_only=True, gc=False):
     """Time has passed; at least ten a second. A gap of over a second extends all leases."""
 
     time: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TetherOpened:
+class TetherOpened(Struct, frozen=True, kw_only=True, gc=False):
     """A process has fetched the descriptors of a rank's pools."""
 
     time: float
@@ -201,16 +186,14 @@ class TetherOpened:
     pid: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TethersClosed:
+class TethersClosed(Struct, frozen=True, kw_only=True, gc=False):
     """The last tether of the engine has closed: no process maps the pools for it any more."""
 
     time: float
     engine: EngineId
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransferEnded:
+class TransferEnded(Struct, frozen=True, kw_only=True, gc=False):
     """The one end of a `Transfer`. `failed` holds positions in the transfer's blocks."""
 
     time: float
@@ -218,8 +201,7 @@ class TransferEnded:
     failed: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlocksFound:
+class BlocksFound(Struct, frozen=True, kw_only=True, gc=False):
     """What the disk holds at start, each block after its parent, the least recent chains first.
 
     Sent before any engine attaches. Blocks beyond the tier's capacity are deleted.

@@ -4,9 +4,10 @@ Numbers of the enums are those of the contract (protos/kvstore/v1/kvstore.proto)
 `Tier`, which counts from zero because it indexes the rows of the core's arrays.
 """
 
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import NewType
+
+from msgspec import Struct
 
 __all__ = [
     "Activity",
@@ -121,8 +122,7 @@ class Pressure(IntEnum):
     FULL = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredKey:
+class StoredKey(Struct, frozen=True, kw_only=True, gc=False):
     """A block as the disk names it. `parent` is empty for the first block of a chain."""
 
     namespace: NamespaceId

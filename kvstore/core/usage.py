@@ -1,14 +1,13 @@
 """What the store tells of itself: frames by tier, engines and what they hold back."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from kvstore.core.types import EngineId, EngineState, Pressure, Revision, Tier
 
 __all__ = ["EngineUsage", "TierUsage", "Usage"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TierUsage:
+class TierUsage(Struct, frozen=True, kw_only=True, gc=False):
     """Frames of one tier. `cached`: valid and referred to by no sequence. Counters since the start."""
 
     tier: Tier
@@ -23,8 +22,7 @@ class TierUsage:
     blocks_evicted: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineUsage:
+class EngineUsage(Struct, frozen=True, kw_only=True, gc=False):
     """`pids` are those of the open tethers."""
 
     engine: EngineId
@@ -36,8 +34,7 @@ class EngineUsage:
     pids: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Usage:
+class Usage(Struct, frozen=True, kw_only=True, gc=False):
     revision: Revision
     tiers: tuple[TierUsage, ...]
     engines: tuple[EngineUsage, ...]

@@ -6,7 +6,6 @@ disk is fed to the store before any engine sees it.
 """
 
 import asyncio
-import dataclasses
 import logging
 import secrets
 import uuid
@@ -14,6 +13,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
+
+import msgspec
 
 from kvstore.core import events
 from kvstore.core.config import StoreConfig
@@ -98,7 +99,7 @@ class Driver:
             return answer
         await self._waits.wait(event.engine, wait)
         try:
-            return self.ask(dataclasses.replace(event, time=now()), KeepAliveAnswer)
+            return self.ask(msgspec.structs.replace(event, time=now()), KeepAliveAnswer)
         except FieldInvalid:
             # A Step has overtaken this call, told a later completed step, and was told the news itself.
             return answer
@@ -119,7 +120,7 @@ class Driver:
             tiers = tuple(_without_frames(tier) for tier, size in sizes.items() if size)
             return Usage(revision=Revision(0), tiers=tiers, engines=())
         usage = self._running.usage()
-        return dataclasses.replace(usage, tiers=tuple(tier for tier in usage.tiers if sizes[tier.tier]))
+        return msgspec.structs.replace(usage, tiers=tuple(tier for tier in usage.tiers if sizes[tier.tier]))
 
     @property
     def tiers_degraded(self) -> set[Tier]:

@@ -7,6 +7,7 @@ from dataclasses import fields, is_dataclass
 from enum import Enum
 
 import numpy as np
+from msgspec import Struct
 
 from kvstore.core.store import Store
 
@@ -48,4 +49,6 @@ def _plain(value: object, seen: dict[int, int]) -> object:
 def _names(value: object) -> list[str]:
     if is_dataclass(value):
         return [each.name for each in fields(value)]
+    if isinstance(value, Struct):
+        return list(value.__struct_fields__)
     return list(vars(value))

@@ -1,8 +1,7 @@
 """Engines come, prove that they live, and go: leases, tethers, quarantine."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from kvstore.core.effects import AttachAnswer
 from kvstore.core.errors import EngineExpired, FieldInvalid, PoolQuarantined, TooManyEngines

@@ -1,12 +1,13 @@
 """Events and effects are plain data: a journal can write them down and a replayer read them back."""
 
 import json
-from dataclasses import fields, is_dataclass
 from enum import Enum
 from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
 import pytest
+from msgspec import Struct
+from msgspec.structs import fields
 
 from kvstore.core import effects, events
 from kvstore.core.types import StoredKey
@@ -16,13 +17,13 @@ RECORDS = {
     name: value
     for module in (effects, events)
     for name, value in vars(module).items()
-    if is_dataclass(value) and isinstance(value, type)
+    if isinstance(value, type) and issubclass(value, Struct) and value is not Struct
 } | {"StoredKey": StoredKey}
 
 
 def to_json(value: object) -> Any:
     """Records as dicts with their name, tuples as lists, bytes as hex."""
-    if is_dataclass(value):
+    if isinstance(value, Struct):
         return {"record": type(value).__name__} | {
             each.name: to_json(getattr(value, each.name)) for each in fields(value)
         }
@@ -67,8 +68,8 @@ def is_plain(hint: Any) -> bool:
 @pytest.mark.parametrize("name", RECORDS)
 def test_every_record_is_frozen_and_every_field_plain(name: str) -> None:
     record = RECORDS[name]
-    assert record.__dataclass_params__.frozen  # type: ignore[attr-defined]
-    assert hasattr(record, "__slots__")
+    assert record.__struct_config__.frozen
+    assert not record.__struct_config__.gc
     for field, hint in get_type_hints(record).items():
         assert is_plain(hint), f"{name}.{field}: {hint}"
 

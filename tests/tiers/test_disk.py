@@ -5,11 +5,11 @@ import os
 import stat
 from collections import Counter
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import lmdb
 import pytest
+from msgspec.structs import replace
 
 from kvstore.core.errors import CheckFailed, ConfigInvalid, DiskInvalid
 from kvstore.core.types import BlockKey
