@@ -14,7 +14,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from kvstore.core.blocks import NO_FRAME
+from kvstore.core.blocks import NO_FRAME, as_table
 from kvstore.core.config import StoreConfig
 from kvstore.core.memory import Memory
 from kvstore.core.sequences import Sequence
@@ -38,19 +38,19 @@ class Request:
 
     sequence: Sequence
     urgency: Urgency
-    held: "array[int]" = field(default_factory=lambda: array("i"))
+    held: "array[int]" = field(default_factory=as_table)
     fresh: int = 0
     # Finds the cached prefix that `held` may be, as the index is now.
     find: Callable[[], list[BlockRow]] | None = None
     # Filled in by a grant: frames that those wait for who stand before, and the new blocks.
     frames_ahead: int = 0
-    granted: "array[int]" = field(default_factory=lambda: array("i"))
+    granted: "array[int]" = field(default_factory=as_table)
 
     def look_again(self) -> None:
         """A grant to another may have evicted what was found when this was planned."""
         if self.find:
             blocks = len(self.held) + self.fresh
-            self.held = array("i", self.find())
+            self.held = as_table(self.find())
             self.fresh = blocks - len(self.held)
 
 
@@ -108,14 +108,14 @@ class Admission:
         return request.frames_ahead + request.fresh <= self._memory.pools[Tier.GPU].frame_count
 
     def _take(self, requests: list[Request], spare: int) -> bool:
-        held = np.frombuffer(b"".join([request.held for request in requests]), np.int32)
+        held = np.frombuffer(b"".join([request.held for request in requests]), np.intp)
         granted = self._memory.grant(held, sum(request.fresh for request in requests), spare)
         if granted is None:
             return False
         rows, taken = granted.tobytes(), 0
         for request in requests:
             end = taken + request.fresh * granted.itemsize
-            request.granted = array("i", rows[taken:end])
+            request.granted = array("q", rows[taken:end])
             taken = end
         return True
 
@@ -142,8 +142,8 @@ class Admission:
 
     def _queue(self, request: Request, time: float) -> int:
         """Keeps the request's place; returns the frames that it waits for."""
-        held = np.array(request.held, np.int32)
-        lacking = int((self._memory.blocks.frame[Tier.GPU, held] == NO_FRAME).sum())
+        held = np.array(request.held, np.intp)
+        lacking = int((self._memory.blocks.frame[Tier.GPU][held] == NO_FRAME).sum())
         urgency, number = self._place(request)
         self._last_number = max(self._last_number, number)
         frames = lacking + request.fresh
@@ -155,7 +155,7 @@ class Admission:
 
         `frames_held` are those that can't be had then (`Room.held_on_gpu`).
         """
-        mine = np.array(request.held, np.int32)
-        unheld = int((self._memory.blocks.live[mine] == 0).sum())
+        mine = np.array(request.held, np.intp)
+        unheld = int((~self._memory.blocks.held(mine)).sum())
         needed = request.fresh + unheld + request.frames_ahead
         return max(0, needed - (self._memory.pools[Tier.GPU].frame_count - frames_held))

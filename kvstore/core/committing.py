@@ -74,4 +74,4 @@ class Committing:
         blocks.writer[rows] = engine.writer
         # A swapped sequence's blocks were its own below, too: from now on they may be evicted there.
         for tier in (Tier.CPU, Tier.DISK):
-            self._memory.eviction.touch(tier, rows[blocks.valid[tier, rows]][::-1].tolist())
+            self._memory.eviction.touch(tier, rows[blocks.valid[tier][rows]][::-1])

@@ -4,7 +4,6 @@ from array import array
 from collections import deque
 from dataclasses import dataclass, field
 
-from kvstore.core.blocks import Rows
 from kvstore.core.effects import StepAnswer
 from kvstore.core.events import Single, Step
 from kvstore.core.sequences import Sequence
@@ -17,6 +16,7 @@ from kvstore.core.types import (
     NamespaceId,
     Retention,
     Revision,
+    Rows,
     SequenceId,
     StepNumber,
     Tier,

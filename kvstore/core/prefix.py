@@ -7,15 +7,17 @@ prefix-closed. Who may be published and what may leave is decided in `memory.py`
 """
 
 from array import array
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Protocol
 
 import numpy as np
 
-from kvstore.core.blocks import NO_FRAME, NO_ROW, Blocks, Rows
+from kvstore.core.blocks import NO_FRAME, NO_ROW, ONE, Blocks
 from kvstore.core.errors import check
-from kvstore.core.types import BlockKey, BlockRow, DomainId, NamespaceId, StoredKey, TenantId, Tier
+from kvstore.core.types import BlockKey, BlockRow, DomainId, NamespaceId, Rows, StoredKey, TenantId, Tier
 
 __all__ = ["PrefixIndex", "Publication", "domain_id", "domain_parts"]
 
@@ -81,15 +83,18 @@ class PrefixIndex:
         self, domain: DomainId, keys: Sequence[BlockKey], pending: dict[BlockKey, BlockRow]
     ) -> list[BlockRow]:
         """Rows of the leading keys that are known; `pending` holds those only the asker may see."""
-        rows: list[BlockRow] = []
         known = self._rows.get(domain, {})
-        for key in keys:
-            row = known.get(key)
-            if row is None and pending:
-                row = pending.get(key)
-            if row is None:
-                break
-            rows.append(row)
+        found = keys[: _known_count(known, keys)]
+        try:
+            rows = list(map(known.__getitem__, found))
+        except KeyError:  # No chain of keys: that the last is known says nothing of the others.
+            rows = [known[key] for key in takewhile(known.__contains__, found)]
+        if pending:
+            for key in keys[len(rows) :]:
+                row = known.get(key, pending.get(key, NO_ROW))
+                if row == NO_ROW:
+                    break
+                rows.append(BlockRow(row))
         return rows
 
     def publish(self, publications: Iterable[Publication]) -> Rows:
@@ -137,8 +142,8 @@ class PrefixIndex:
 
     def _set_facts(self, new: "_New") -> Rows:
         blocks = self._blocks
-        rows = np.array(list(new.depth), np.int32)
-        parents = np.array(new.parents, np.int32)
+        rows = np.array(list(new.depth), np.intp)
+        parents = np.array(new.parents, np.intp)
         blocks.domain[rows] = new.domains
         blocks.owner[rows] = new.owners
         blocks.parent[rows] = parents
@@ -146,9 +151,9 @@ class PrefixIndex:
         blocks.indexed[rows] = True
         parents = parents[parents != NO_ROW]
         check(blocks.indexed[parents].all(), "a block was published before its parent")
-        np.add.at(blocks.children, parents, 1)
+        np.add.at(blocks.children, parents, ONE)
         for tier in Tier:
-            self.count_children(tier, rows[blocks.frame[tier, rows] != NO_FRAME], 1)
+            self.count_children(tier, rows[blocks.frame[tier][rows] != NO_FRAME], 1)
         return rows
 
     def remove(self, rows: Rows) -> None:
@@ -160,17 +165,19 @@ class PrefixIndex:
             if not self._rows[domain]:
                 del self._rows[domain]
         for tier in Tier:
-            self.count_children(tier, rows[blocks.frame[tier, rows] != NO_FRAME], -1)
+            self.count_children(tier, rows[blocks.frame[tier][rows] != NO_FRAME], -1)
         parents = blocks.parent[rows]
-        np.subtract.at(blocks.children, parents[parents != NO_ROW], 1)
+        np.subtract.at(blocks.children, parents[parents != NO_ROW], ONE)
         blocks.indexed[rows] = False
         blocks.parent[rows] = NO_ROW
+        for facts in (blocks.reused, blocks.shared, blocks.to_disk, blocks.unwanted, *blocks.queued):
+            facts[rows] = False
         check(not blocks.children[rows].any(), "a block left the index before its children")
 
     def count_children(self, tier: Tier, rows: Rows, change: int) -> None:
         """Tells the parents of indexed `rows` that these have come to, or left, a tier."""
         parents = self._blocks.parent[rows]
-        np.add.at(self._blocks.children_in[tier], parents[parents != NO_ROW], change)
+        np.add.at(self._blocks.children_in[tier], parents[parents != NO_ROW], np.int32(change))
 
     def with_ancestors(self, rows: Rows) -> Rows:
         """The blocks and all that they hang on."""
@@ -189,7 +196,7 @@ class PrefixIndex:
         if not level.size:
             return found
         # Nobody keeps lists of children: they are rarely asked for, and then all are sorted once.
-        members = np.flatnonzero(blocks.indexed).astype(np.int32)
+        members = np.flatnonzero(blocks.indexed)
         members = members[np.argsort(blocks.parent[members], kind="stable")]
         parents = blocks.parent[members]
         while level.size:
@@ -202,3 +209,12 @@ class PrefixIndex:
         unique = np.unique(found)
         order: Rows = unique[np.argsort(blocks.depth[unique], kind="stable")]
         return order
+
+
+def _known_count(known: dict[BlockKey, BlockRow], keys: Sequence[BlockKey]) -> int:
+    """How many leading keys are known. With a key all that it is chained to are: so a few looks do."""
+    if not keys or keys[0] not in known:
+        return 0
+    if keys[-1] in known:
+        return len(keys)
+    return bisect_left(range(len(keys)), True, key=lambda place: keys[place] not in known)

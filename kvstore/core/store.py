@@ -207,7 +207,7 @@ class Store:
         tenant = self.config.tenants[event.tenant or self.config.default_tenant]
         domain = domain_id(engine.namespace, tenant)
         rows = self.memory.prefix.find_prefix(domain, event.block_keys, engine.pending.get(domain, {}))
-        best = self.memory.best_tier(np.array(rows, np.int32)).tolist()
+        best = self.memory.best_tier(np.array(rows, np.intp)).tolist()
         gpu, cpu, disk = (best.count(tier) for tier in Tier)
         return LookupAnswer(blocks_cached=len(rows), blocks_by_tier=(gpu, cpu, disk))
 
@@ -224,10 +224,10 @@ class Store:
         self.memory.deleted += [block for block in event.blocks if block not in kept]
         rows = self.memory.blocks.take_rows(len(kept))
         self.memory.add_replicas(Tier.DISK, rows)
-        self.memory.blocks.valid[Tier.DISK, rows] = True
+        self.memory.blocks.valid[Tier.DISK][rows] = True
         self.memory.blocks.writer[rows] = [block.writer for block in kept]
         self.memory.prefix.restore(rows.tolist(), kept)
-        self.memory.eviction.touch(Tier.DISK, tails_first(rows.tolist(), list(kept)))
+        self.memory.eviction.touch(Tier.DISK, np.array(tails_first(rows.tolist(), list(kept)), np.intp))
 
     # ------------------------------------------------------------------------------ news
 
