@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from kvstore.core.errors import check
 from kvstore.core.types import Rows, Tier
 
-__all__ = ["NO_FRAME", "NO_ROW", "NO_ROWS", "Blocks", "Rows", "as_table", "concat", "none_of"]
+__all__ = ["NO_FRAME", "NO_ROW", "NO_ROWS", "NO_TABLE", "Blocks", "Rows", "as_table", "concat", "none_of"]
 
 NO_ROW = -1
 NO_FRAME = -1
@@ -31,6 +31,10 @@ ONE, ONE_PIN = np.int32(1), np.int16(1)
 def as_table(rows: "Iterable[int] | Rows" = ()) -> "array[int]":
     """A block table as sequences keep it: short to grow, and numpy sees it without a copy."""
     return array("q", rows.tobytes() if isinstance(rows, np.ndarray) else rows)
+
+
+# Where there is nothing: never added to.
+NO_TABLE = as_table()
 
 
 def concat(tables: "Iterable[array[int] | Rows]") -> Rows:

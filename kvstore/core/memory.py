@@ -225,8 +225,12 @@ class Memory:
 
     def best_tier(self, rows: Rows) -> Rows:
         """The uppermost tier in which each block is valid. Each is in one, if it is indexed."""
-        on_gpu, on_cpu, _ = (valid[rows] for valid in self.blocks.valid)
-        return np.where(on_gpu, Tier.GPU, np.where(on_cpu, Tier.CPU, Tier.DISK))
+        on_gpu, on_cpu, _ = self.blocks.valid
+        below = ~on_gpu[rows]
+        best: Rows = below.astype(np.intp)
+        if np.count_nonzero(below):
+            best[below] += ~on_cpu[rows[below]]
+        return best
 
     def _is_stored_again(self, row: int) -> bool:
         """Whether the bytes on disk under the block's key are those of a later block."""

@@ -8,9 +8,9 @@ rows, not for transfers: whoever moves a row, all who wait for it are served.
 
 from array import array
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from kvstore.core.blocks import NO_FRAME, NO_ROWS, as_table, concat
 from kvstore.core.config import StoreConfig
@@ -21,9 +21,10 @@ from kvstore.core.types import Rows, SequenceState, StepNumber, Tier, blocks_for
 
 __all__ = ["Arrival", "Swaps"]
 
+_NOTHING: frozenset[int] = frozenset()
 
-@dataclass(frozen=True, slots=True)
-class Arrival:
+
+class Arrival(Struct):
     """A sequence that has got its GPU frames: `held` blocks with content here or below, and `fresh`
     ones without any."""
 
@@ -124,27 +125,29 @@ class Swaps:
         """Sequences have their frames; what is not in them yet is asked for. One look for all."""
         if not arriving:
             return
-        valid = self._memory.blocks.valid[Tier.GPU][concat([each.held for each in arriving])].tolist()
+        held = concat([each.held for each in arriving])
+        unfilled = held[~self._memory.blocks.valid[Tier.GPU][held]]
+        coming = set(unfilled.tolist()) if unfilled.size else _NOTHING
         unclaimed: list[array[int]] = []
-        begin = 0
         for each in arriving:
-            sequence, here = each.sequence, valid[begin : begin + len(each.held)]
-            begin += len(each.held)
+            sequence = each.sequence
             sequence.rows = each.held + each.fresh
             sequence.held_blocks = len(each.held)
             sequence.first_failed = None
-            if all(here):
+            waited_for = [row for row in each.held if row in coming] if coming else None
+            if waited_for:
+                sequence.move(Move.GRANTED_LOADING)
+                self._wait(sequence, Tier.GPU, waited_for)
+                self._links.ask(LOAD, waited_for)
+            else:
                 sequence.move(Move.GRANTED)
-                unclaimed.append(sequence.claimed)
-                sequence.claimed = as_table()
-                continue
-            sequence.move(Move.GRANTED_LOADING)
-            unfilled = [row for row, is_here in zip(each.held, here, strict=True) if not is_here]
-            self._wait(sequence, Tier.GPU, unfilled)
-            self._links.ask(LOAD, unfilled)
-        rows = concat(unclaimed)
-        self._memory.blocks.unclaim(rows)
-        self._memory.collect(rows)
+                if sequence.claimed:
+                    unclaimed.append(sequence.claimed)
+                    sequence.claimed = as_table()
+        if unclaimed:
+            rows = concat(unclaimed)
+            self._memory.blocks.unclaim(rows)
+            self._memory.collect(rows)
 
     def _finish_in(self, sequence: Sequence) -> None:
         if sequence.cancelled:

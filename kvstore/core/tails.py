@@ -32,9 +32,9 @@ class Tails:
         # New blocks that turned out not to be needed.
         self._spare: list[int] = []
 
-    def look_at(self, sequences: Iterable[Sequence]) -> None:
+    def look_at(self, sequences: Iterable[Sequence | None]) -> None:
         """Counts who shares the tails of these sequences: one look for all of them."""
-        forked = [each for each in sequences if each.forked and each.state is SequenceState.RESIDENT]
+        forked = [each for each in sequences if each and each.forked and each.state is SequenceState.RESIDENT]
         if not forked:
             return
         blocks, rows = self._memory.blocks, np.array([each.rows[-1] for each in forked], np.intp)
