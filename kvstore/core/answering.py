@@ -3,7 +3,7 @@
 from array import array
 from collections.abc import Sequence as Many
 
-from kvstore.core.blocks import concat
+from kvstore.core.blocks import as_table, concat
 from kvstore.core.effects import AllocateResult, FrameCopy, SwapResult
 from kvstore.core.granting import Asked
 from kvstore.core.memory import Memory
@@ -18,7 +18,7 @@ class Answering:
 
     def frames(self, tables: Many["array[int]"]) -> list[tuple[Frame, ...]]:
         """GPU frames of many tables: one look for all."""
-        frames = self._memory.blocks.frame[Tier.GPU, concat(tables)].tolist()
+        frames = self._memory.blocks.frame[Tier.GPU][concat(tables)].tolist()
         split: list[tuple[Frame, ...]] = []
         begin = 0
         for table in tables:
@@ -33,7 +33,7 @@ class Answering:
     def _told(self, asked: Asked) -> "array[int]":
         """The part of the table that the engine does not know yet."""
         if asked.sequence is None or asked.outcome is not Outcome.OK:
-            return array("i")
+            return as_table()
         return asked.sequence.rows[asked.known_blocks :]
 
     def _allocate_result(self, asked: Asked, table: tuple[Frame, ...]) -> AllocateResult:

@@ -31,8 +31,8 @@ class Committing:
         sequence.keys[operation.first_block : end] = operation.block_keys[: end - operation.first_block]
         sequence.committed = end
         pending = engine.pending.setdefault(sequence.domain, {})
-        for place in range(first, end):
-            pending.setdefault(sequence.keys[place], BlockRow(sequence.rows[place]))
+        for key, row in zip(sequence.keys[first:end], sequence.rows[first:end], strict=True):
+            pending.setdefault(key, BlockRow(row))
         publication = Publish(
             fence=fence,
             domain=sequence.domain,
@@ -68,10 +68,11 @@ class Committing:
         rows = self._memory.prefix.publish(publications)
         for publication in publications:
             pending = engine.pending[publication.domain]
-            for place in range(publication.first, publication.end):
-                if pending.get(publication.keys[place]) == publication.rows[place]:
-                    del pending[publication.keys[place]]
+            begin, end = publication.first, publication.end
+            for key, row in zip(publication.keys[begin:end], publication.rows[begin:end], strict=True):
+                if pending.get(key) == row:
+                    del pending[key]
         blocks.writer[rows] = engine.writer
         # A swapped sequence's blocks were its own below, too: from now on they may be evicted there.
         for tier in (Tier.CPU, Tier.DISK):
-            self._memory.eviction.touch(tier, rows[blocks.valid[tier, rows]][::-1].tolist())
+            self._memory.eviction.touch(tier, rows[blocks.valid[tier][rows]][::-1])

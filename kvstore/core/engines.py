@@ -4,7 +4,6 @@ from array import array
 from collections import deque
 from dataclasses import dataclass, field
 
-from kvstore.core.blocks import Rows
 from kvstore.core.effects import StepAnswer
 from kvstore.core.events import Single, Step
 from kvstore.core.sequences import Sequence
@@ -17,6 +16,7 @@ from kvstore.core.types import (
     NamespaceId,
     Retention,
     Revision,
+    Rows,
     SequenceId,
     StepNumber,
     Tier,
@@ -115,8 +115,10 @@ class Engine:
 
     def forget_news(self, seen: Revision) -> None:
         """The engine has taken in what happened up to this revision."""
-        self.moved = {about: revision for about, revision in self.moved.items() if revision > seen}
-        self.pressed = {about: revision for about, revision in self.pressed.items() if revision > seen}
+        if self.moved:
+            self.moved = {about: revision for about, revision in self.moved.items() if revision > seen}
+        if self.pressed:
+            self.pressed = {about: revision for about, revision in self.pressed.items() if revision > seen}
 
     def knows_filled(self, sequence: Sequence, filled_tokens: int) -> int:
         """Filled tokens as the engine names them, or fewer if it can't know yet that a load failed."""

@@ -92,7 +92,7 @@ class Freeing:
     def quarantined_frames(self, engine: Engine) -> int:
         if not engine.quarantine:
             return 0
-        frames = self._memory.blocks.frame[Tier.GPU, np.unique(_rows(engine.quarantine))]
+        frames = self._memory.blocks.frame[Tier.GPU][np.unique(_rows(engine.quarantine))]
         return int((frames != NO_FRAME).sum())
 
 

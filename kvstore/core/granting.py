@@ -1,8 +1,9 @@
 """Allocate and swap IN: from what is asked to frames, and from frames to answers."""
 
-from dataclasses import dataclass
+from array import array
 
 import numpy as np
+from msgspec import Struct
 
 from kvstore.core.admission import Admission, Request, Urgency
 from kvstore.core.blocks import concat
@@ -29,8 +30,7 @@ __all__ = ["Asked", "Granting"]
 _COMING = (SequenceState.RESIDENT, SequenceState.SWAPPING_IN)
 
 
-@dataclass(slots=True, eq=False)
-class Asked:
+class Asked(Struct, eq=False):
     """One Allocate or swap IN on its way to an answer."""
 
     # None: a prompt that can never fit. No sequence was made.
@@ -62,25 +62,24 @@ class Granting:
 
     def ask_allocate(self, engine: Engine, operation: Allocate) -> Asked:
         """What an Allocate needs; makes the sequence if it is new and could ever fit."""
-        size = self._config.block_tokens
-        sequence = engine.sequences.get(operation.sequence)
-        fits = blocks_for_tokens(operation.token_count, size) <= self._config.gpu_frames
+        sequence, tokens = engine.sequences.get(operation.sequence), operation.token_count
+        fits = blocks_for_tokens(tokens, self._config.block_tokens) <= self._config.gpu_frames
         if sequence is None and fits:
             sequence = self._create(engine, operation)
-        asked = Asked(sequence, operation.token_count, operation.known_blocks)
+        asked = Asked(sequence, tokens, operation.known_blocks)
         if sequence is None or not fits:
             asked.outcome = Outcome.NEVER
         elif sequence.state is SequenceState.RESIDENT:
-            asked.request = self._plan_growth(sequence, operation.token_count)
+            asked.request = self._plan_growth(sequence, tokens)
             if asked.request is None:
                 asked.outcome = Outcome.OK
-                sequence.token_count = max(sequence.token_count, operation.token_count)
+                sequence.token_count = max(sequence.token_count, tokens)
         elif sequence.state is SequenceState.DROPPED:
             # Frames that the engine knew are not these.
             asked.known_blocks = 0
-            sequence.token_count = max(sequence.token_count, operation.token_count)
+            sequence.token_count = max(sequence.token_count, tokens)
             asked.request = self._plan_prefix(engine, sequence, Urgency.NEW)
-        elif sequence.state is SequenceState.SWAPPING_IN and operation.token_count <= sequence.token_count:
+        elif sequence.state is SequenceState.SWAPPING_IN and tokens <= sequence.token_count:
             asked.outcome = Outcome.OK
         return asked
 
@@ -146,42 +145,54 @@ class Granting:
 
     def grant(self, asked: list[Asked], time: float) -> list[Asked]:
         """Has all requests granted that can be; returns those that wait, with what they lack."""
-        by_request = {each.request: each for each in asked if each.request is not None}
-        for each in by_request.values():
-            each.outcome = Outcome.OK
-        waiting = [by_request[request] for request in self._admission.grant(list(by_request), time)]
-        for each in waiting:
+        requests = [each.request for each in asked if each.request]
+        waiting = self._admission.grant(requests, time) if requests else []
+        for each in asked:
+            if each.request:
+                each.outcome = Outcome.OK
+        if not waiting:
+            return []
+        by_request = {each.request: each for each in asked}
+        late = [by_request[request] for request in waiting]
+        for each in late:
             each.outcome = Outcome.LATER
-        return waiting
+        return late
 
     def shortage(self, asked: Asked, frames_held: int) -> int:
         return self._admission.frames_short(asked.request, frames_held) if asked.request else 0
 
     def apply(self, asked: list[Asked], tails: Tails) -> None:
         """Gives granted frames to their sequences."""
-        granted = [each for each in asked if each.request and each.outcome is Outcome.OK]
-        requests = [each.request for each in granted if each.request]
-        self._note_hits([each for each in requests if each.sequence.state is SequenceState.DROPPED])
-        arriving: list[Arrival] = []
-        for each, request in zip(granted, requests, strict=True):
-            sequence = request.sequence
-            if request.urgency is Urgency.GROW:
-                self._grow(each, request, tails)
-            else:
-                if sequence.state is SequenceState.DROPPED:
-                    sequence.committed = len(request.held)
-                    sequence.filled_tokens = len(request.held) * self._config.block_tokens
-                arriving.append(Arrival(sequence, request.held, request.granted))
-            sequence.token_count = max(sequence.token_count, each.token_count)
+        arriving: list[Request] = []
         for each in asked:
+            sequence, request = each.sequence, each.request
+            if sequence is None or each.outcome is not Outcome.OK:
+                continue
             # OK means that the engine runs it.
-            if each.sequence and each.outcome is Outcome.OK:
-                each.sequence.activity = Activity.RUNNING
-                self._leaving.idle.pop(each.sequence, None)
-        self._swaps.start_in(arriving)
+            sequence.activity = Activity.RUNNING
+            if self._leaving.idle:
+                self._leaving.idle.pop(sequence, None)
+            if request:
+                if request.urgency is Urgency.GROW:
+                    self._grow(each, sequence, request.granted, tails)
+                else:
+                    arriving.append(request)
+                sequence.token_count = max(sequence.token_count, each.token_count)
+        if arriving:
+            self._arrive(arriving)
 
-    def _grow(self, asked: Asked, request: Request, tails: Tails) -> None:
-        sequence, fresh = request.sequence, request.granted
+    def _arrive(self, requests: list[Request]) -> None:
+        beginning = [each for each in requests if each.sequence.state is SequenceState.DROPPED]
+        for request in beginning:
+            held, sequence = len(request.held), request.sequence
+            sequence.committed, sequence.filled_tokens = held, held * self._config.block_tokens
+            sequence.found_tokens = (0, 0, 0)
+        hits = [request for request in beginning if request.held]
+        if hits:
+            self._note_hits(hits)
+        self._swaps.start_in([Arrival(each.sequence, each.held, each.granted) for each in requests])
+
+    def _grow(self, asked: Asked, sequence: Sequence, fresh: "array[int]", tails: Tails) -> None:
         if sequence.forked:
             if tails.split(sequence, fresh[0]):
                 asked.known_blocks = min(asked.known_blocks, len(sequence.rows) - 1)
@@ -190,17 +201,16 @@ class Granting:
 
     def _note_hits(self, requests: list[Request]) -> None:
         """Who uses which cached block, and where its best copy was: one look for the whole step."""
-        if not requests:
-            return
-        blocks = self._memory.blocks
+        blocks, size = self._memory.blocks, self._config.block_tokens
         rows = concat([request.held for request in requests])
         counts = [len(request.held) for request in requests]
         owners = np.repeat([request.sequence.owner for request in requests], counts)
         blocks.reused[rows] = True
         blocks.unwanted[rows] = False
-        blocks.shared[rows[blocks.owner[rows] != owners]] = True
-        best = self._memory.best_tier(rows).tolist()
-        size, begin = self._config.block_tokens, 0
+        others = blocks.owner[rows] != owners
+        if np.count_nonzero(others):
+            blocks.shared[rows[others]] = True
+        best, begin = self._memory.best_tier(rows).tolist(), 0
         for request, count in zip(requests, counts, strict=True):
             mine = best[begin : begin + count]
             gpu, cpu, disk = (mine.count(tier) * size for tier in Tier)

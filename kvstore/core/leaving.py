@@ -1,9 +1,8 @@
 """Sequences that leave the GPU: because their engine says so, or because others need the room."""
 
-from array import array
-
 import numpy as np
 
+from kvstore.core.blocks import as_table
 from kvstore.core.config import StoreConfig
 from kvstore.core.effects import Decision, SwapResult
 from kvstore.core.engines import Engine, Release, SwapOut
@@ -64,11 +63,11 @@ class Leaving:
         return Decision(time=time, kind=mode.name, chosen="swap" if swapped else "drop", inputs=inputs)
 
     def _drop(self, engine: Engine, sequence: Sequence, fence: StepNumber) -> None:
-        rows = np.array(sequence.rows, np.int32)
+        rows = np.array(sequence.rows, np.intp)
         self._memory.blocks.give_up(rows)
         engine.fences.append(Release(fence=fence, rows=rows, retention=Retention.CACHE))
         sequence.move(Move.DROP)
-        sequence.rows = array("i")
+        sequence.rows = as_table()
         sequence.committed = sequence.filled_tokens = 0
 
     def relieve(self, frames_short: int, time: float) -> dict[Sequence, Engine]:
@@ -81,8 +80,8 @@ class Leaving:
         for sequence in sorted(self.idle, key=_worth):
             if frames_short <= 0:
                 break
-            rows = np.array(sequence.rows, np.int32)
-            frames_short -= int((blocks.live[rows] == 1).sum())
+            rows = np.array(sequence.rows, np.intp)
+            frames_short -= int((blocks.refs[rows] - blocks.limbo[rows] == 1).sum())
             engine = self.idle[sequence]
             self.leave(engine, sequence, sequence.filled_tokens, SwapMode.AUTO, sequence.quiet_step, time)
             moved[sequence] = engine

@@ -50,8 +50,8 @@ class PressureGauge:
         if tier is Tier.GPU:
             busy = blocks.in_use(rows)
         else:
-            claimed = (blocks.claims[rows] > 0) & (blocks.frame[Tier.DISK, rows] == NO_FRAME)
-            busy = claimed | ~blocks.valid[tier, rows]
+            claimed = (blocks.claims[rows] > 0) & (blocks.frame[Tier.DISK][rows] == NO_FRAME)
+            busy = claimed | ~blocks.valid[tier][rows]
         share = int(busy.sum()) / pool.frame_count
         if share >= self._config.high_watermark:
             return Pressure.HIGH

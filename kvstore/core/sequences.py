@@ -9,6 +9,7 @@ from array import array
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
+from kvstore.core.blocks import as_table
 from kvstore.core.errors import check
 from kvstore.core.types import Activity, BlockKey, DomainId, EngineId, SequenceId, SequenceState, StepNumber
 
@@ -67,7 +68,7 @@ class Sequence:
     resume_delay_seconds: float = -1.0
     # Block rows in token order; empty while DROPPED. Never shortened or replaced in place:
     # fences of earlier commits hold on to the same array.
-    rows: "array[int]" = field(default_factory=lambda: array("i"))
+    rows: "array[int]" = field(default_factory=as_table)
     # Leading blocks that were found in the index or committed.
     committed: int = 0
     # Tokens of the cached prefix it began with, by the tier in which they were found.
@@ -84,7 +85,7 @@ class Sequence:
     waits: int = 0
     first_failed: int | None = None
     # Rows that a swap keeps in the CPU or disk tier for this sequence (Blocks.claims).
-    claimed: "array[int]" = field(default_factory=lambda: array("i"))
+    claimed: "array[int]" = field(default_factory=as_table)
     # Leading blocks of `rows` whose content a swap-in brings; behind them there is only room.
     held_blocks: int = 0
     # SWAPPING_OUT: the step after which copies may begin, and whether they have. SWAPPING_IN:

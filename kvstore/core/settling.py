@@ -47,8 +47,7 @@ class Settling:
         if not releases:
             return
         rows = concat(release.rows for release in releases)
-        self._memory.blocks.leave_limbo(rows)
-        self._memory.collect(rows)
+        self._memory.release(rows)
         for retention in Retention:
             kept = [release.rows for release in releases if release.retention is retention]
             if kept:
@@ -63,12 +62,12 @@ class Settling:
             return
         if retention is Retention.SESSION and self._config.disk_frames:
             blocks.to_disk[rows] = True
-            self._links.ask_down(WRITE, rows[blocks.valid[Tier.CPU, rows]])
+            self._links.ask_down(WRITE, rows[blocks.valid[Tier.CPU][rows]])
         if self._config.cpu_frames:
             # Copied down before they are evicted, so that eviction is a change of the table.
-            self._links.ask_down(COPY, rows[~blocks.valid[Tier.DISK, rows]])
+            self._links.ask_down(COPY, rows[~blocks.valid[Tier.DISK][rows]])
 
     def _end_session(self, owner: int) -> None:
         blocks = self._memory.blocks
         mine = blocks.indexed & (blocks.owner == owner) & ~blocks.shared
-        self._memory.discard(np.flatnonzero(mine).astype(np.int32))
+        self._memory.discard(np.flatnonzero(mine).astype(np.intp))

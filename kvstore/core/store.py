@@ -46,6 +46,7 @@ from kvstore.core.leaving import Leaving
 from kvstore.core.links import Links
 from kvstore.core.membership import Membership
 from kvstore.core.memory import Memory
+from kvstore.core.phases import Phases
 from kvstore.core.ports import EvictionPolicy, SwapPolicy
 from kvstore.core.prefix import domain_id
 from kvstore.core.pressure import PressureGauge
@@ -180,10 +181,10 @@ class Store:
     def _take_step(
         self, engine: Engine, event: Step | Single, step: StepNumber, completed: StepNumber
     ) -> StepAnswer:
-        operations = event.operations if isinstance(event, Step) else (event.operation,)
-        check_operations(self.config, engine, operations)
+        phases = Phases(event.operations if isinstance(event, Step) else (event.operation,))
+        check_operations(self.config, engine, phases)
         engine.last_step, engine.last_event = step, event
-        results, copies, moved = self._steps.apply(engine, step, completed, operations, event.time)
+        results, copies, moved = self._steps.apply(engine, step, completed, phases, event.time)
         for sequence in moved:
             self._sequence_moved(sequence)
         self._watch_pressure(event.time)
@@ -203,11 +204,11 @@ class Store:
 
     def _lookup(self, event: Lookup) -> LookupAnswer:
         engine = self.membership.get(event.engine, event.time)
-        check_tenant(self.config, event.tenant, "tenant")
+        check_tenant(self.config, event.tenant)
         tenant = self.config.tenants[event.tenant or self.config.default_tenant]
         domain = domain_id(engine.namespace, tenant)
         rows = self.memory.prefix.find_prefix(domain, event.block_keys, engine.pending.get(domain, {}))
-        best = self.memory.best_tier(np.array(rows, np.int32)).tolist()
+        best = self.memory.best_tier(np.array(rows, np.intp)).tolist()
         gpu, cpu, disk = (best.count(tier) for tier in Tier)
         return LookupAnswer(blocks_cached=len(rows), blocks_by_tier=(gpu, cpu, disk))
 
@@ -224,10 +225,10 @@ class Store:
         self.memory.deleted += [block for block in event.blocks if block not in kept]
         rows = self.memory.blocks.take_rows(len(kept))
         self.memory.add_replicas(Tier.DISK, rows)
-        self.memory.blocks.valid[Tier.DISK, rows] = True
+        self.memory.blocks.valid[Tier.DISK][rows] = True
         self.memory.blocks.writer[rows] = [block.writer for block in kept]
         self.memory.prefix.restore(rows.tolist(), kept)
-        self.memory.eviction.touch(Tier.DISK, tails_first(rows.tolist(), list(kept)))
+        self.memory.eviction.touch(Tier.DISK, np.array(tails_first(rows.tolist(), list(kept)), np.intp))
 
     # ------------------------------------------------------------------------------ news
 
@@ -251,6 +252,8 @@ class Store:
 
     def _news(self, engine: Engine) -> tuple[Notice, ...]:
         """What has happened to the engine's sequences, as things are now, in order."""
+        if not engine.moved and not engine.pressed:
+            return ()
         notices: list[Notice] = []
         for id, revision in engine.moved.items():
             sequence = engine.sequences[id]

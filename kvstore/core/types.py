@@ -7,7 +7,9 @@ Numbers of the enums are those of the contract (protos/kvstore/v1/kvstore.proto)
 from enum import IntEnum
 from typing import NewType
 
+import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
 
 __all__ = [
     "Activity",
@@ -23,6 +25,7 @@ __all__ = [
     "Pressure",
     "Retention",
     "Revision",
+    "Rows",
     "SequenceId",
     "SequenceState",
     "StepNumber",
@@ -48,6 +51,8 @@ TransferId = NewType("TransferId", int)
 BlockKey = NewType("BlockKey", bytes)
 # The index of a logical block in the core's arrays.
 BlockRow = NewType("BlockRow", int)
+# Many of them: machine words, as numpy wants its indices.
+Rows = NDArray[np.intp]
 # A block-sized place in one tier's pool. On disk: a slot of the tier's capacity.
 Frame = NewType("Frame", int)
 

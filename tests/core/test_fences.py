@@ -86,7 +86,7 @@ def test_a_block_that_two_engines_share_is_held_until_both_have_passed() -> None
     row = one.sequence(1).rows[0]
     one.step(free(1))
     two.step(free(1), completed=1)
-    assert (blocks.live[row], blocks.limbo[row]) == (0, 1)
+    assert (blocks.refs[row], blocks.limbo[row]) == (1, 1)
     third = Caller(world, 3)
     assert third.allocate(1, 20).outcome is Outcome.LATER
     two.keep_alive(completed=2)
