@@ -18,7 +18,7 @@ from kvstore.core.blocks import NO_FRAME, NO_TABLE, as_table, concat
 from kvstore.core.config import StoreConfig
 from kvstore.core.memory import Memory
 from kvstore.core.sequences import Sequence
-from kvstore.core.types import BlockRow, EngineId, Tier
+from kvstore.core.types import GPU, BlockRow, EngineId
 
 __all__ = ["Admission", "Request", "Urgency"]
 
@@ -101,7 +101,7 @@ class Admission:
 
     def _may_fit(self, request: Request) -> bool:
         """False where those ahead wait for the whole pool: nothing has to be looked for then."""
-        return request.frames_ahead + request.fresh <= self._memory.pools[Tier.GPU].frame_count
+        return request.frames_ahead + request.fresh <= self._memory.pools[GPU].frame_count
 
     def _take(self, requests: list[Request], spare: int) -> bool:
         held = concat([request.held for request in requests])
@@ -139,7 +139,7 @@ class Admission:
     def _queue(self, request: Request, time: float) -> int:
         """Keeps the request's place; returns the frames that it waits for."""
         held = np.array(request.held, np.intp)
-        lacking = int((self._memory.blocks.frame[Tier.GPU][held] == NO_FRAME).sum())
+        lacking = int((self._memory.blocks.frame[GPU][held] == NO_FRAME).sum())
         urgency, number = self._place(request)
         self._last_number = max(self._last_number, number)
         frames = lacking + request.fresh
@@ -154,4 +154,4 @@ class Admission:
         mine = np.array(request.held, np.intp)
         unheld = int((~self._memory.blocks.held(mine)).sum())
         needed = request.fresh + unheld + request.frames_ahead
-        return max(0, needed - (self._memory.pools[Tier.GPU].frame_count - frames_held))
+        return max(0, needed - (self._memory.pools[GPU].frame_count - frames_held))

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvstore.core.errors import check
-from kvstore.core.types import Rows, Tier
+from kvstore.core.types import CPU, DISK, GPU, Rows, Tier
 
 __all__ = ["NO_FRAME", "NO_ROW", "NO_ROWS", "NO_TABLE", "Blocks", "Rows", "as_table", "concat", "none_of"]
 
@@ -165,12 +165,12 @@ class Blocks:
 
     def unfilled(self, rows: Rows) -> NDArray[np.bool_]:
         """Whether a GPU frame is there whose content has still to come."""
-        unfilled: NDArray[np.bool_] = self.has_frame(Tier.GPU, rows) & ~self.valid[Tier.GPU][rows]
+        unfilled: NDArray[np.bool_] = self.has_frame(GPU, rows) & ~self.valid[GPU][rows]
         return unfilled
 
     def kept_below(self, rows: Rows) -> NDArray[np.bool_]:
         """Whether there is a valid copy in the CPU or disk tier."""
-        kept: NDArray[np.bool_] = self.valid[Tier.CPU][rows] | self.valid[Tier.DISK][rows]
+        kept: NDArray[np.bool_] = self.valid[CPU][rows] | self.valid[DISK][rows]
         return kept
 
     def in_use(self, rows: "Rows | slice") -> NDArray[np.bool_]:

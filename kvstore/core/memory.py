@@ -10,11 +10,11 @@ from kvstore.core.pool import FramePool
 from kvstore.core.ports import EvictionPolicy
 from kvstore.core.prefix import PrefixIndex, domain_parts
 from kvstore.core.room import Room
-from kvstore.core.types import BlockKey, DomainId, Rows, StoredKey, Tier, WriterId
+from kvstore.core.types import CPU, DISK, GPU, BlockKey, DomainId, Rows, StoredKey, Tier, WriterId
 
 __all__ = ["Memory"]
 
-BELOW = (Tier.CPU, Tier.DISK)
+BELOW = (CPU, DISK)
 
 
 class Memory:
@@ -45,18 +45,18 @@ class Memory:
         over for those who stand ahead in the queue. Returns the new blocks, or None.
         """
         if not held.size:
-            return self._take_fresh(fresh) if self.make_room(Tier.GPU, fresh, spare) else None
+            return self._take_fresh(fresh) if self.make_room(GPU, fresh, spare) else None
         blocks = self.blocks
         blocks.hold(held)
-        lacking = held[blocks.frame[Tier.GPU][held] == NO_FRAME]
+        lacking = held[blocks.frame[GPU][held] == NO_FRAME]
         if lacking.size:
             lacking = blocks.distinct(lacking)
-        if not self.make_room(Tier.GPU, lacking.size + fresh, spare):
+        if not self.make_room(GPU, lacking.size + fresh, spare):
             blocks.release(held)
             return None
-        self.eviction.forget(Tier.GPU, held)
+        self.eviction.forget(GPU, held)
         if lacking.size:
-            self.add_replicas(Tier.GPU, lacking)
+            self.add_replicas(GPU, lacking)
         return self._take_fresh(fresh)
 
     def _take_fresh(self, count: int) -> Rows:
@@ -65,8 +65,8 @@ class Memory:
             return NO_ROWS
         blocks = self.blocks
         rows = blocks.take_rows(count)
-        blocks.frame[Tier.GPU][rows] = self.pools[Tier.GPU].take(rows)
-        blocks.valid[Tier.GPU][rows] = True
+        blocks.frame[GPU][rows] = self.pools[GPU].take(rows)
+        blocks.valid[GPU][rows] = True
         blocks.refs[rows] = 1
         return rows
 
@@ -83,10 +83,10 @@ class Memory:
         queued = self.blocks.queued[tier]
         victims = self.room.victims(tier, wanted, spared=queued)
         if len(victims) < wanted and not in_background:
-            waits = tier is Tier.GPU and not self.copies_stalled
+            waits = tier is GPU and not self.copies_stalled
             awaited = queued & self.blocks.to_disk if waits else None
             victims = self.room.victims(tier, wanted, spared=awaited)
-            stuck = self.room.stuck(awaited) if tier is Tier.GPU and len(victims) < wanted else NO_ROWS
+            stuck = self.room.stuck(awaited) if tier is GPU and len(victims) < wanted else NO_ROWS
             if self.forget(stuck).size:
                 return self.make_room(tier, count, spare)
         if len(victims) < wanted:
@@ -107,7 +107,7 @@ class Memory:
             return
         blocks = self.blocks
         check(none_of(blocks.pins[tier][rows] > 0), "a pinned frame was given back")
-        if tier is Tier.DISK:
+        if tier is DISK:
             stored = rows[blocks.valid[tier][rows]].tolist()
             self.deleted += [self.stored_key(row) for row in stored if not self._is_stored_again(row)]
         self.pools[tier].give(blocks.frame[tier][rows].astype(np.intp))
@@ -160,19 +160,19 @@ class Memory:
         """Of blocks without references: frames go that never were filled, or that can't be found. Where
         a swapped sequence claims the block they stay until there is a copy below."""
         blocks = self.blocks
-        valid = blocks.valid[Tier.GPU][rows]
-        gone = ~(indexed & valid) & (blocks.frame[Tier.GPU][rows] != NO_FRAME)
+        valid = blocks.valid[GPU][rows]
+        gone = ~(indexed & valid) & (blocks.frame[GPU][rows] != NO_FRAME)
         if self._below and not none_of(gone):
             kept_below = blocks.kept_below(rows)
-            gone &= blocks.pins[Tier.GPU][rows] == 0
+            gone &= blocks.pins[GPU][rows] == 0
             gone &= kept_below | ~valid | (blocks.claims[rows] == 0)
             check(none_of(gone & indexed & ~kept_below), "an indexed block has no copy left")
-        self.drop_replicas(Tier.GPU, rows[gone])
+        self.drop_replicas(GPU, rows[gone])
 
     def _end(self, rows: Rows) -> None:
         """Rows are given back of private blocks that are in no tier any more."""
         blocks = self.blocks
-        ended = blocks.frame[Tier.GPU][rows] == NO_FRAME
+        ended = blocks.frame[GPU][rows] == NO_FRAME
         for tier in self._below:
             ended &= blocks.frame[tier][rows] == NO_FRAME
         if self._below:
@@ -183,7 +183,7 @@ class Memory:
         """These were used just now; tails first, so that a child goes before its parent."""
         if not rows.size:
             return
-        for tier in (Tier.GPU, *self._below):
+        for tier in (GPU, *self._below):
             valid = self.blocks.valid[tier][rows]
             self.eviction.touch(tier, rows if np.count_nonzero(valid) == rows.size else rows[valid])
 
@@ -236,7 +236,7 @@ class Memory:
         """Whether the bytes on disk under the block's key are those of a later block."""
         blocks = self.blocks
         known = self.prefix.find(DomainId(int(blocks.domain[row])), BlockKey(blocks.key[row]))
-        return known is not None and known != row and bool(blocks.frame[Tier.DISK][known] != NO_FRAME)
+        return known is not None and known != row and bool(blocks.frame[DISK][known] != NO_FRAME)
 
     def stored_key(self, row: int) -> StoredKey:
         """The block as the disk names it."""

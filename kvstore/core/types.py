@@ -12,6 +12,20 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 __all__ = [
+    "PARKED",
+    "WAITING",
+    "RUNNING",
+    "NEVER",
+    "LATER",
+    "OK",
+    "DROPPED",
+    "SWAPPING_IN",
+    "SWAPPED",
+    "SWAPPING_OUT",
+    "RESIDENT",
+    "DISK",
+    "CPU",
+    "GPU",
     "Activity",
     "BlockKey",
     "BlockRow",
@@ -125,6 +139,13 @@ class Pressure(IntEnum):
     LOW = 1
     HIGH = 2
     FULL = 3
+
+
+# Members by themselves: Python 3.11 takes 0.14 us to find one in its enum, as long as a step of numpy's.
+GPU, CPU, DISK = Tier
+OK, LATER, NEVER = Outcome
+RESIDENT, SWAPPING_OUT, SWAPPED, SWAPPING_IN, DROPPED = SequenceState
+RUNNING, WAITING, PARKED = Activity
 
 
 class StoredKey(Struct, frozen=True, kw_only=True, gc=False):
