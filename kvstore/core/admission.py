@@ -9,7 +9,6 @@ came later takes the frames that an earlier one waits for, and nothing that wait
 
 from array import array
 from collections.abc import Callable
-from enum import IntEnum
 
 import numpy as np
 from msgspec import Struct
@@ -18,7 +17,7 @@ from kvstore.core.blocks import NO_FRAME, NO_TABLE, as_table, concat
 from kvstore.core.config import StoreConfig
 from kvstore.core.memory import Memory
 from kvstore.core.sequences import Sequence
-from kvstore.core.types import GPU, BlockRow, EngineId
+from kvstore.core.types import GPU, BlockRow, EngineId, Number
 
 __all__ = ["Admission", "Request", "Urgency"]
 
@@ -26,7 +25,7 @@ __all__ = ["Admission", "Request", "Urgency"]
 PATIENCE_SECONDS = 1.0
 
 
-class Urgency(IntEnum):
+class Urgency(Number):
     GROW = 0
     RETURN = 1
     NEW = 2

@@ -46,11 +46,12 @@ class Publish(Struct, kw_only=True, eq=False):
 
 
 class Release(Struct, kw_only=True, eq=False):
-    """References in limbo end."""
+    """References in limbo end. `distinct`: they are those of one sequence, no row twice."""
 
     fence: StepNumber
     rows: Rows
     retention: Retention
+    distinct: bool = False
 
 
 class SwapOut(Struct, kw_only=True, eq=False):

@@ -58,7 +58,8 @@ class Freeing:
             # A swap-out has put its references into limbo already.
             staying = [sequence.rows for sequence in on_gpu if not _leaves(sequence)]
             blocks.give_up(rows if len(staying) == len(on_gpu) else concat(staying))
-            engine.fences.append(Release(fence=fence, rows=rows, retention=retention))
+            distinct = len(on_gpu) == 1
+            engine.fences.append(Release(fence=fence, rows=rows, retention=retention, distinct=distinct))
         # Copies below are the service's own: no work of the engine has to be waited for.
         claimed = [sequence.claimed for sequence in gone if sequence.claimed]
         if claimed:

@@ -4,9 +4,10 @@ from array import array
 
 import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
 
 from kvstore.core.admission import Admission, Request, Urgency
-from kvstore.core.blocks import concat
+from kvstore.core.blocks import concat, none_of
 from kvstore.core.config import StoreConfig
 from kvstore.core.engines import Engine
 from kvstore.core.events import Allocate
@@ -18,6 +19,7 @@ from kvstore.core.swaps import Arrival, Swaps
 from kvstore.core.tails import Tails
 from kvstore.core.types import (
     DROPPED,
+    GPU,
     LATER,
     NEVER,
     OK,
@@ -211,15 +213,21 @@ class Granting:
         blocks, size = self._memory.blocks, self._config.block_tokens
         rows = concat([request.held for request in requests])
         counts = [len(request.held) for request in requests]
-        owners = np.repeat([request.sequence.owner for request in requests], counts)
+        owners: NDArray[np.int64] | int = requests[0].sequence.owner
+        if len(requests) > 1:
+            owners = np.repeat([request.sequence.owner for request in requests], counts)
         blocks.reused[rows] = True
         blocks.unwanted[rows] = False
         others = blocks.owner[rows] != owners
         if np.count_nonzero(others):
             blocks.shared[rows[others]] = True
-        best, begin = self._memory.best_tier(rows).tolist(), 0
+        best, begin = self._memory.best_tier(rows), 0
+        all_on_gpu = none_of(best > GPU)
+        tiers = [] if all_on_gpu else best.tolist()
         for request, count in zip(requests, counts, strict=True):
-            mine = best[begin : begin + count]
-            gpu, cpu, disk = (mine.count(tier) * size for tier in Tier)
-            request.sequence.found_tokens = (gpu, cpu, disk)
-            begin += count
+            gpu, cpu, disk = count, 0, 0
+            if not all_on_gpu:
+                mine = tiers[begin : begin + count]
+                gpu, cpu, disk = (mine.count(tier) for tier in Tier)
+                begin += count
+            request.sequence.found_tokens = (gpu * size, cpu * size, disk * size)

@@ -1,9 +1,8 @@
 """Replicas of blocks: taking frames, and giving them back. What may go is said in `room.py`."""
 
 import numpy as np
-from numpy.typing import NDArray
 
-from kvstore.core.blocks import NO_FRAME, NO_ROW, NO_ROWS, Blocks, none_of
+from kvstore.core.blocks import NO_FRAME, NO_ROW, NO_ROWS, Blocks
 from kvstore.core.config import StoreConfig
 from kvstore.core.errors import check
 from kvstore.core.pool import FramePool
@@ -103,30 +102,35 @@ class Memory:
 
     def drop_replicas(self, tier: Tier, rows: Rows) -> None:
         """Gives the frames of these blocks in the tier back."""
+        blocks = self.blocks
+        indexed = rows[blocks.indexed[rows]]
+        if indexed.size:
+            self.prefix.count_children(tier, indexed, -1)
+            self.eviction.forget(tier, indexed)
+        self._drop_private(tier, rows)
+
+    def _drop_private(self, tier: Tier, rows: Rows) -> None:
+        """The same for blocks that can't be found."""
         if not rows.size:
             return
         blocks = self.blocks
-        check(none_of(blocks.pins[tier][rows] > 0), "a pinned frame was given back")
+        check(np.count_nonzero(blocks.pins[tier][rows]) == 0, "a pinned frame was given back")
         if tier is DISK:
             stored = rows[blocks.valid[tier][rows]].tolist()
             self.deleted += [self.stored_key(row) for row in stored if not self._is_stored_again(row)]
         self.pools[tier].give(blocks.frame[tier][rows].astype(np.intp))
         blocks.frame[tier][rows] = NO_FRAME
         blocks.valid[tier][rows] = False
-        indexed = blocks.indexed[rows]
-        if not none_of(indexed):
-            self.prefix.count_children(tier, rows[indexed], -1)
-            self.eviction.forget(tier, rows)
 
     # ----------------------------------------------------------------- giving them back
 
-    def release(self, rows: Rows) -> None:
+    def release(self, rows: Rows, *, distinct: bool = False) -> None:
         """References in limbo end, heads of chains named before their tails.
 
         What no sequence refers to stays as cache if it is indexed, and goes if it is not.
         """
         self.blocks.leave_limbo(rows)
-        self._leave(self.blocks.distinct(rows))
+        self._leave(rows if distinct else self.blocks.distinct(rows))
 
     def collect(self, rows: Rows) -> None:
         """Draws the consequences for blocks whose references, claims or pins have changed."""
@@ -141,11 +145,13 @@ class Memory:
             self._leave_below(tier, rows)
         rows = rows[blocks.refs[rows] == 0]
         indexed = blocks.indexed[rows]
-        self._leave_gpu(rows, indexed)
-        self._touch(rows[indexed][::-1])
-        rows = rows[~indexed]
-        if rows.size:
-            self._end(rows)
+        cached, private = rows[indexed], rows[~indexed]
+        if cached.size:
+            if self._below:
+                self._leave_unfilled(cached)
+            self._touch(cached[::-1])
+        if private.size:
+            self._end(private)
 
     def _leave_below(self, tier: Tier, rows: Rows) -> None:
         """Copies that are not valid go, and those of blocks that can't be found, unless claimed."""
@@ -156,28 +162,31 @@ class Memory:
             idle = (blocks.pins[tier][rows] == 0) & (blocks.claims[rows] == 0)
             self.drop_replicas(tier, rows[useless & idle])
 
-    def _leave_gpu(self, rows: Rows, indexed: NDArray[np.bool_]) -> None:
-        """Of blocks without references: frames go that never were filled, or that can't be found. Where
-        a swapped sequence claims the block they stay until there is a copy below."""
+    def _leave_unfilled(self, rows: Rows) -> None:
+        """Of cached blocks: GPU frames that were to be filled for somebody who is gone."""
         blocks = self.blocks
-        valid = blocks.valid[GPU][rows]
-        gone = ~(indexed & valid) & (blocks.frame[GPU][rows] != NO_FRAME)
-        if self._below and not none_of(gone):
-            kept_below = blocks.kept_below(rows)
-            gone &= blocks.pins[GPU][rows] == 0
-            gone &= kept_below | ~valid | (blocks.claims[rows] == 0)
-            check(none_of(gone & indexed & ~kept_below), "an indexed block has no copy left")
-        self.drop_replicas(GPU, rows[gone])
+        rows = rows[blocks.unfilled(rows)]
+        if rows.size:
+            rows = rows[blocks.pins[GPU][rows] == 0]
+            check(blocks.kept_below(rows).all(), "an indexed block has no copy left")
+            self.drop_replicas(GPU, rows)
 
     def _end(self, rows: Rows) -> None:
-        """Rows are given back of private blocks that are in no tier any more."""
+        """Private blocks without references go; if a swapped sequence claims one, not its last copy."""
         blocks = self.blocks
-        ended = blocks.frame[GPU][rows] == NO_FRAME
+        on_gpu = blocks.has_frame(GPU, rows)
+        if not self._below:
+            self._drop_private(GPU, rows[on_gpu])
+            blocks.give_rows(rows)
+            return
+        unclaimed = blocks.claims[rows] == 0
+        needless = unclaimed | ~blocks.valid[GPU][rows] | blocks.kept_below(rows)
+        self._drop_private(GPU, rows[on_gpu & needless & (blocks.pins[GPU][rows] == 0)])
+        rows = rows[unclaimed]
+        nowhere = ~blocks.has_frame(GPU, rows)
         for tier in self._below:
-            ended &= blocks.frame[tier][rows] == NO_FRAME
-        if self._below:
-            ended &= blocks.claims[rows] == 0
-        blocks.give_rows(rows if np.count_nonzero(ended) == rows.size else rows[ended])
+            nowhere &= ~blocks.has_frame(tier, rows)
+        blocks.give_rows(rows[nowhere])
 
     def _touch(self, rows: Rows) -> None:
         """These were used just now; tails first, so that a child goes before its parent."""

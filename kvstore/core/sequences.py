@@ -6,7 +6,7 @@ engine does with a sequence (running, waiting, parked) is a separate fact, its a
 
 import hashlib
 from array import array
-from enum import Enum, auto
+from enum import auto
 
 from msgspec import Struct, field
 
@@ -23,6 +23,7 @@ from kvstore.core.types import (
     BlockKey,
     DomainId,
     EngineId,
+    Number,
     SequenceId,
     SequenceState,
     StepNumber,
@@ -31,7 +32,7 @@ from kvstore.core.types import (
 __all__ = ["MOVES", "Move", "Sequence", "session_owner"]
 
 
-class Move(Enum):
+class Move(Number):
     GRANTED = auto()  # frames are taken and every block is in them
     GRANTED_LOADING = auto()  # frames are taken; blocks are on their way
     OUT = auto()  # asked to leave the GPU, copies first

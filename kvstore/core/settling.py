@@ -45,7 +45,8 @@ class Settling:
 
     def _release(self, releases: list[Release]) -> None:
         """References end; what is left without any stays as cache, or goes."""
-        self._memory.release(concat([release.rows for release in releases]))
+        rows = concat([release.rows for release in releases])
+        self._memory.release(rows, distinct=len(releases) == 1 and releases[0].distinct)
         for retention in dict.fromkeys([release.retention for release in releases]):
             self.retain(concat([each.rows for each in releases if each.retention is retention]), retention)
 
