@@ -10,8 +10,10 @@ so rows are machine words, as numpy wants its indices, each table has one dimens
 added to a table has its type.
 """
 
+import struct
 from array import array
 from collections.abc import Iterable
+from collections.abc import Sequence as Many
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,9 +30,11 @@ NO_ROWS: Rows = np.empty(0, np.intp)
 ONE, ONE_PIN = np.int32(1), np.int16(1)
 
 
-def as_table(rows: "Iterable[int] | Rows" = ()) -> "array[int]":
-    """A block table as sequences keep it: short to grow, and numpy sees it without a copy."""
-    return array("q", rows.tobytes() if isinstance(rows, np.ndarray) else rows)
+def as_table(rows: "Many[int] | Rows" = ()) -> "array[int]":
+    """A block table as sequences keep it: quick to grow, and numpy sees it without a copy."""
+    # Packed first: an array takes four times as long over a list.
+    packed = rows.tobytes() if isinstance(rows, np.ndarray) else struct.pack(f"{len(rows)}q", *rows)
+    return array("q", packed)
 
 
 # Where there is nothing: never added to.
@@ -105,7 +109,7 @@ class Blocks:
 
     def take_rows(self, count: int) -> Rows:
         """New rows, all facts at their defaults. There are always enough: each holds a frame."""
-        check(count <= self.free_count, f"out of block rows: {count} wanted, {self.free_count} free")
+        check(count <= self.free_count, "out of block rows")
         self.free_count -= count
         rows: Rows = self._free[self.free_count : self.free_count + count].copy()
         self.taken[rows] = True

@@ -227,7 +227,7 @@ def _count_new(outlook: _Outlook, sequence: SequenceId, field: str) -> None:
 
 
 def _check_keys(keys: Many[BlockKey]) -> None:
-    if set(map(len, keys)) <= {KEY_BYTES}:
+    if [*map(len, keys)].count(KEY_BYTES) == len(keys):
         return
     index, key = next((i, key) for i, key in enumerate(keys) if len(key) != KEY_BYTES)
     raise FieldInvalid(

@@ -221,9 +221,9 @@ class Granting:
         others = blocks.owner[rows] != owners
         if np.count_nonzero(others):
             blocks.shared[rows[others]] = True
-        best, begin = self._memory.best_tier(rows), 0
-        all_on_gpu = none_of(best > GPU)
-        tiers = [] if all_on_gpu else best.tolist()
+        all_on_gpu = none_of(~blocks.valid[GPU][rows])
+        tiers = [] if all_on_gpu else self._memory.best_tier(rows).tolist()
+        begin = 0
         for request, count in zip(requests, counts, strict=True):
             gpu, cpu, disk = count, 0, 0
             if not all_on_gpu:

@@ -10,6 +10,7 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import takewhile
+from operator import itemgetter
 from typing import Protocol, cast
 
 import numpy as np
@@ -86,11 +87,13 @@ class PrefixIndex:
     ) -> list[BlockRow]:
         """Rows of the leading keys that are known; `pending` holds those only the asker may see."""
         known = self._rows.get(domain, {})
-        found = keys[: _known_count(known, keys)]
+        count = _known_count(known, keys)
         try:
-            rows = list(map(known.__getitem__, found))
+            rows = (
+                list(itemgetter(*keys[:count])(known)) if count > 1 else [known[key] for key in keys[:count]]
+            )
         except KeyError:  # No chain of keys: that the last is known says nothing of the others.
-            rows = [known[key] for key in takewhile(known.__contains__, found)]
+            rows = [known[key] for key in takewhile(known.__contains__, keys)]
         if pending:
             for key in keys[len(rows) :]:
                 row = known.get(key, pending.get(key, NO_ROW))

@@ -11,7 +11,7 @@ from enum import auto
 from msgspec import Struct, field
 
 from kvstore.core.blocks import as_table
-from kvstore.core.errors import check
+from kvstore.core.errors import CheckFailed
 from kvstore.core.types import (
     DROPPED,
     RESIDENT,
@@ -110,8 +110,10 @@ class Sequence(Struct, eq=False):
     freed: bool = False
 
     def move(self, move: Move) -> None:
-        check((self.state, move) in MOVES, f"{move.name} of a sequence that is {self.state.name}")
-        self.state = MOVES[self.state, move]
+        state = MOVES.get((self.state, move))
+        if state is None:
+            raise CheckFailed(f"{move.name} of a sequence that is {self.state.name}")
+        self.state = state
 
     def cut_found(self, token_count: int) -> None:
         """A load has failed: of the prefix that was found only so much is left. What came from
