@@ -139,20 +139,26 @@ class PrefixIndex:
         new.add(publication.domain, publication.owner, [*chain.values()], parent, first)
         return max(place, end)
 
-    def restore(self, rows: Iterable[BlockRow], stored: Iterable[StoredKey]) -> Rows:
+    def restore(self, rows: list[BlockRow], stored: Sequence[StoredKey]) -> Rows:
         """Makes blocks findable that lie on disk, each after its parent. The index is empty."""
-        new, depths = _New(), dict[int, int]()
+        new = _New(rows=[*rows], owners=[0] * len(rows))
+        keys, depth_of = self._blocks.key, {NO_ROW: -1}
+        domain, known = None, dict[BlockKey, BlockRow]()
         for row, block in zip(rows, stored, strict=True):
-            domain = domain_id(block.namespace, block.tenant)
-            known = self._rows.setdefault(domain, {})
-            check(block.key not in known, "a key was found twice")
-            check(not block.parent or block.parent in known, "a block was found before its parent")
-            parent = known[block.parent] if block.parent else NO_ROW
-            depth = 1 + depths[parent] if block.parent else 0
-            known[block.key] = row
-            depths[row] = depth
-            self._blocks.key[row] = block.key
-            new.add(domain, 0, [row], parent, depth)
+            if (block.namespace, block.tenant) != domain:
+                domain = block.namespace, block.tenant
+                number = domain_id(*domain)
+                known = self._rows.setdefault(number, {})
+            key, parent_key = block.key, block.parent
+            check(key not in known, "a key was found twice")
+            parent = known.get(parent_key, NO_ROW) if parent_key else NO_ROW
+            check(parent != NO_ROW or not parent_key, "a block was found before its parent")
+            known[key] = row
+            keys[row] = key
+            depth_of[row] = depth = depth_of[parent] + 1
+            new.parents.append(parent)
+            new.depths.append(depth)
+            new.domains.append(number)
         return self._set_facts(new)
 
     def _set_facts(self, new: "_New") -> Rows:

@@ -221,14 +221,19 @@ class Store:
     def _restore(self, event: BlocksFound) -> None:
         """Blocks that lie on disk: the most recent ones, as many as the tier holds."""
         check(not self.membership.engines, "blocks were found after an engine had attached")
-        kept = most_recent_chains(event.blocks, self.memory.pools[DISK].free_count)
-        self.memory.deleted += [block for block in event.blocks if block not in kept]
+        room = self.memory.pools[DISK].free_count
+        kept = event.blocks
+        if len(kept) > room:
+            chosen = most_recent_chains(event.blocks, room)
+            self.memory.deleted += [block for block in event.blocks if block not in chosen]
+            kept = tuple(chosen)
         rows = self.memory.blocks.take_rows(len(kept))
         self.memory.add_replicas(DISK, rows)
         self.memory.blocks.valid[DISK][rows] = True
         self.memory.blocks.writer[rows] = [block.writer for block in kept]
-        self.memory.prefix.restore(rows.tolist(), kept)
-        self.memory.eviction.touch(DISK, np.array(tails_first(rows.tolist(), list(kept)), np.intp))
+        numbers = rows.tolist()
+        self.memory.prefix.restore(numbers, kept)
+        self.memory.eviction.touch(DISK, np.array(tails_first(numbers, kept), np.intp))
 
     # ------------------------------------------------------------------------------ news
 
