@@ -53,13 +53,13 @@ def _end(scene: Scene, line: Line) -> list[str]:
 
 
 def _end_all(scene: Scene) -> list[str]:
-    """All that is under way ends well, the oldest first, and what follows from it."""
+    """All that is under way ends well, the oldest first, and what follows from it; each line once."""
     if not scene.world.under_way:
         return ["nothing is under way"]
     lines: list[str] = []
     for _ in range(TRANSFERS_MAX):
         if not scene.world.under_way:
-            return lines
+            return list(dict.fromkeys(lines))
         lines += scene.telling.effects(scene.world.end(scene.world.under_way[0]))
     raise AssertionError("transfers go on and on")
 
@@ -70,11 +70,11 @@ def _tick(scene: Scene, line: Line) -> list[str]:
 
 
 def _wait(scene: Scene, line: Line) -> list[str]:
-    """Seconds pass, the store awake all the time."""
+    """Seconds pass, the store awake all the time; each line once."""
     lines: list[str] = []
     for _ in range(int(seconds_of(line.word("seconds")) / WAIT_STEP_SECONDS)):
         lines += scene.telling.effects(scene.world.tick(WAIT_STEP_SECONDS))
-    return lines
+    return list(dict.fromkeys(lines))
 
 
 def _usage(scene: Scene, line: Line) -> list[str]:
