@@ -142,7 +142,7 @@ class Memory:
         """What nobody needs goes; what is left without a reference was used just now."""
         blocks = self.blocks
         for tier in self._below:
-            self._leave_below(tier, rows)
+            self._leave_below(tier, rows[::-1])
         rows = rows[blocks.refs[rows] == 0]
         indexed = blocks.indexed[rows]
         cached, private = rows[indexed], rows[~indexed]
@@ -154,7 +154,7 @@ class Memory:
             self._end(private)
 
     def _leave_below(self, tier: Tier, rows: Rows) -> None:
-        """Copies that are not valid go, and those of blocks that can't be found, unless claimed."""
+        """Copies that are not valid go, and those of blocks that can't be found, unless claimed. Tails first."""
         blocks = self.blocks
         rows = rows[blocks.frame[tier][rows] != NO_FRAME]
         if rows.size:
