@@ -9,7 +9,6 @@ came later takes the frames that an earlier one waits for, and nothing that wait
 
 from array import array
 from collections.abc import Callable
-from enum import IntEnum
 
 import numpy as np
 from msgspec import Struct
@@ -18,7 +17,7 @@ from kvstore.core.blocks import NO_FRAME, NO_TABLE, as_table, concat
 from kvstore.core.config import StoreConfig
 from kvstore.core.memory import Memory
 from kvstore.core.sequences import Sequence
-from kvstore.core.types import BlockRow, EngineId, Tier
+from kvstore.core.types import GPU, BlockRow, EngineId, Number
 
 __all__ = ["Admission", "Request", "Urgency"]
 
@@ -26,7 +25,7 @@ __all__ = ["Admission", "Request", "Urgency"]
 PATIENCE_SECONDS = 1.0
 
 
-class Urgency(IntEnum):
+class Urgency(Number):
     GROW = 0
     RETURN = 1
     NEW = 2
@@ -101,7 +100,7 @@ class Admission:
 
     def _may_fit(self, request: Request) -> bool:
         """False where those ahead wait for the whole pool: nothing has to be looked for then."""
-        return request.frames_ahead + request.fresh <= self._memory.pools[Tier.GPU].frame_count
+        return request.frames_ahead + request.fresh <= self._memory.pools[GPU].frame_count
 
     def _take(self, requests: list[Request], spare: int) -> bool:
         held = concat([request.held for request in requests])
@@ -139,7 +138,7 @@ class Admission:
     def _queue(self, request: Request, time: float) -> int:
         """Keeps the request's place; returns the frames that it waits for."""
         held = np.array(request.held, np.intp)
-        lacking = int((self._memory.blocks.frame[Tier.GPU][held] == NO_FRAME).sum())
+        lacking = int((self._memory.blocks.frame[GPU][held] == NO_FRAME).sum())
         urgency, number = self._place(request)
         self._last_number = max(self._last_number, number)
         frames = lacking + request.fresh
@@ -154,4 +153,4 @@ class Admission:
         mine = np.array(request.held, np.intp)
         unheld = int((~self._memory.blocks.held(mine)).sum())
         needed = request.fresh + unheld + request.frames_ahead
-        return max(0, needed - (self._memory.pools[Tier.GPU].frame_count - frames_held))
+        return max(0, needed - (self._memory.pools[GPU].frame_count - frames_held))

@@ -10,14 +10,16 @@ so rows are machine words, as numpy wants its indices, each table has one dimens
 added to a table has its type.
 """
 
+import struct
 from array import array
 from collections.abc import Iterable
+from collections.abc import Sequence as Many
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kvstore.core.errors import check
-from kvstore.core.types import Rows, Tier
+from kvstore.core.types import CPU, DISK, GPU, Rows, Tier
 
 __all__ = ["NO_FRAME", "NO_ROW", "NO_ROWS", "NO_TABLE", "Blocks", "Rows", "as_table", "concat", "none_of"]
 
@@ -28,9 +30,11 @@ NO_ROWS: Rows = np.empty(0, np.intp)
 ONE, ONE_PIN = np.int32(1), np.int16(1)
 
 
-def as_table(rows: "Iterable[int] | Rows" = ()) -> "array[int]":
-    """A block table as sequences keep it: short to grow, and numpy sees it without a copy."""
-    return array("q", rows.tobytes() if isinstance(rows, np.ndarray) else rows)
+def as_table(rows: "Many[int] | Rows" = ()) -> "array[int]":
+    """A block table as sequences keep it: quick to grow, and numpy sees it without a copy."""
+    # Packed first: an array takes four times as long over a list.
+    packed = rows.tobytes() if isinstance(rows, np.ndarray) else struct.pack(f"{len(rows)}q", *rows)
+    return array("q", packed)
 
 
 # Where there is nothing: never added to.
@@ -105,7 +109,7 @@ class Blocks:
 
     def take_rows(self, count: int) -> Rows:
         """New rows, all facts at their defaults. There are always enough: each holds a frame."""
-        check(count <= self.free_count, f"out of block rows: {count} wanted, {self.free_count} free")
+        check(count <= self.free_count, "out of block rows")
         self.free_count -= count
         rows: Rows = self._free[self.free_count : self.free_count + count].copy()
         self.taken[rows] = True
@@ -165,12 +169,12 @@ class Blocks:
 
     def unfilled(self, rows: Rows) -> NDArray[np.bool_]:
         """Whether a GPU frame is there whose content has still to come."""
-        unfilled: NDArray[np.bool_] = self.has_frame(Tier.GPU, rows) & ~self.valid[Tier.GPU][rows]
+        unfilled: NDArray[np.bool_] = self.has_frame(GPU, rows) & ~self.valid[GPU][rows]
         return unfilled
 
     def kept_below(self, rows: Rows) -> NDArray[np.bool_]:
         """Whether there is a valid copy in the CPU or disk tier."""
-        kept: NDArray[np.bool_] = self.valid[Tier.CPU][rows] | self.valid[Tier.DISK][rows]
+        kept: NDArray[np.bool_] = self.valid[CPU][rows] | self.valid[DISK][rows]
         return kept
 
     def in_use(self, rows: "Rows | slice") -> NDArray[np.bool_]:

@@ -23,10 +23,11 @@ from kvstore.core.events import (
 )
 from kvstore.core.phases import K, Phases
 from kvstore.core.types import (
+    DROPPED,
+    SWAPPING_IN,
     BlockKey,
     Direction,
     SequenceId,
-    SequenceState,
     StepNumber,
     blocks_for_tokens,
 )
@@ -171,7 +172,7 @@ def _check_commit(outlook: _Outlook, operation: Commit) -> None:
     tokens = outlook.token_count(operation.sequence, "sequence")
     sequence = outlook.engine.sequences[operation.sequence]
     _check_keys(operation.block_keys)
-    if sequence.state is SequenceState.DROPPED:
+    if sequence.state is DROPPED:
         return
     first, keys = operation.first_block, operation.block_keys
     new = outlook.committed.setdefault(operation.sequence, [])
@@ -194,7 +195,7 @@ def _check_commit(outlook: _Outlook, operation: Commit) -> None:
                 remedy="a block's content and key never change",
             )
     new += keys[len(known) :]
-    if end > done and sequence.state is SequenceState.SWAPPING_IN:
+    if end > done and sequence.state is SWAPPING_IN:
         raise FieldInvalid(
             "the sequence is being swapped in: nothing can have been computed into it",
             field="sequence",
@@ -226,7 +227,7 @@ def _count_new(outlook: _Outlook, sequence: SequenceId, field: str) -> None:
 
 
 def _check_keys(keys: Many[BlockKey]) -> None:
-    if set(map(len, keys)) <= {KEY_BYTES}:
+    if [*map(len, keys)].count(KEY_BYTES) == len(keys):
         return
     index, key = next((i, key) for i, key in enumerate(keys) if len(key) != KEY_BYTES)
     raise FieldInvalid(

@@ -10,7 +10,7 @@ from kvstore.core.engines import Engine, Publish, SwapOut
 from kvstore.core.events import Commit
 from kvstore.core.memory import Memory
 from kvstore.core.sequences import Sequence
-from kvstore.core.types import BlockRow, SequenceState, StepNumber, Tier
+from kvstore.core.types import CPU, DISK, SWAPPED, SWAPPING_OUT, BlockRow, StepNumber
 
 __all__ = ["Committing"]
 
@@ -45,8 +45,8 @@ class Committing:
         self._schedule(engine, sequence, publication)
 
     def _schedule(self, engine: Engine, sequence: Sequence, publication: Publish) -> None:
-        leaving = sequence.state is SequenceState.SWAPPING_OUT
-        if sequence.state is SequenceState.SWAPPED or (leaving and sequence.begun):
+        leaving = sequence.state is SWAPPING_OUT
+        if sequence.state is SWAPPED or (leaving and sequence.begun):
             # All work on its blocks has completed.
             self.publish(engine, [publication])
             return
@@ -58,7 +58,7 @@ class Committing:
             engine.fences.append(SwapOut(fence=publication.fence, sequence=sequence))
 
     def _full_blocks(self, sequence: Sequence) -> int:
-        if sequence.state in (SequenceState.SWAPPING_OUT, SequenceState.SWAPPED):
+        if sequence.state in (SWAPPING_OUT, SWAPPED):
             return sequence.filled_tokens // self._config.block_tokens
         return len(sequence.rows)
 
@@ -74,5 +74,5 @@ class Committing:
                     del pending[key]
         blocks.writer[rows] = engine.writer
         # A swapped sequence's blocks were its own below, too: from now on they may be evicted there.
-        for tier in (Tier.CPU, Tier.DISK):
+        for tier in (CPU, DISK):
             self._memory.eviction.touch(tier, rows[blocks.valid[tier][rows]][::-1])

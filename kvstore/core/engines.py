@@ -2,7 +2,8 @@
 
 from array import array
 from collections import deque
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from kvstore.core.effects import StepAnswer
 from kvstore.core.events import Single, Step
@@ -28,8 +29,7 @@ __all__ = ["Engine", "Fence", "Publish", "Release", "SessionEnd", "SwapOut"]
 # What takes effect when a step has completed. An engine has one queue of these, in order.
 
 
-@dataclass(slots=True, kw_only=True)
-class Publish:
+class Publish(Struct, kw_only=True, eq=False):
     """Blocks `first` to `end` of a table become findable under their keys.
 
     Table and keys are the sequence's own, not copies; the references that keep the rows are
@@ -45,25 +45,23 @@ class Publish:
     end: int
 
 
-@dataclass(slots=True, kw_only=True)
-class Release:
-    """References in limbo end."""
+class Release(Struct, kw_only=True, eq=False):
+    """References in limbo end. `distinct`: they are those of one sequence, no row twice."""
 
     fence: StepNumber
     rows: Rows
     retention: Retention
+    distinct: bool = False
 
 
-@dataclass(slots=True, kw_only=True)
-class SwapOut:
+class SwapOut(Struct, kw_only=True, eq=False):
     """The sequence's blocks may be copied."""
 
     fence: StepNumber
     sequence: Sequence
 
 
-@dataclass(slots=True, kw_only=True)
-class SessionEnd:
+class SessionEnd(Struct, kw_only=True, eq=False):
     """Blocks that only this session used may go."""
 
     fence: StepNumber
@@ -73,8 +71,7 @@ class SessionEnd:
 Fence = Publish | Release | SwapOut | SessionEnd
 
 
-@dataclass(slots=True, eq=False)
-class Engine:
+class Engine(Struct, eq=False):
     """One attached process and everything it holds."""
 
     id: EngineId

@@ -4,9 +4,10 @@ from array import array
 
 import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
 
 from kvstore.core.admission import Admission, Request, Urgency
-from kvstore.core.blocks import concat
+from kvstore.core.blocks import concat, none_of
 from kvstore.core.config import StoreConfig
 from kvstore.core.engines import Engine
 from kvstore.core.events import Allocate
@@ -17,17 +18,25 @@ from kvstore.core.sequences import Sequence, session_owner
 from kvstore.core.swaps import Arrival, Swaps
 from kvstore.core.tails import Tails
 from kvstore.core.types import (
-    Activity,
+    DROPPED,
+    GPU,
+    LATER,
+    NEVER,
+    OK,
+    RESIDENT,
+    RUNNING,
+    SWAPPED,
+    SWAPPING_IN,
+    SWAPPING_OUT,
     BlockRow,
     Outcome,
-    SequenceState,
     Tier,
     blocks_for_tokens,
 )
 
 __all__ = ["Asked", "Granting"]
 
-_COMING = (SequenceState.RESIDENT, SequenceState.SWAPPING_IN)
+_COMING = (RESIDENT, SWAPPING_IN)
 
 
 class Asked(Struct, eq=False):
@@ -39,7 +48,7 @@ class Asked(Struct, eq=False):
     known_blocks: int = 0
     # What has to be taken for it; None: nothing.
     request: Request | None = None
-    outcome: Outcome = Outcome.LATER
+    outcome: Outcome = LATER
     frames_short: int = 0
     # A swap IN of what runs already: all that its engine has written is valid.
     runs: bool = False
@@ -68,31 +77,31 @@ class Granting:
             sequence = self._create(engine, operation)
         asked = Asked(sequence, tokens, operation.known_blocks)
         if sequence is None or not fits:
-            asked.outcome = Outcome.NEVER
-        elif sequence.state is SequenceState.RESIDENT:
+            asked.outcome = NEVER
+        elif sequence.state is RESIDENT:
             asked.request = self._plan_growth(sequence, tokens)
             if asked.request is None:
-                asked.outcome = Outcome.OK
+                asked.outcome = OK
                 sequence.token_count = max(sequence.token_count, tokens)
-        elif sequence.state is SequenceState.DROPPED:
+        elif sequence.state is DROPPED:
             # Frames that the engine knew are not these.
             asked.known_blocks = 0
             sequence.token_count = max(sequence.token_count, tokens)
             asked.request = self._plan_prefix(engine, sequence, Urgency.NEW)
-        elif sequence.state is SequenceState.SWAPPING_IN and tokens <= sequence.token_count:
-            asked.outcome = Outcome.OK
+        elif sequence.state is SWAPPING_IN and tokens <= sequence.token_count:
+            asked.outcome = OK
         return asked
 
     def ask_in(self, engine: Engine, sequence: Sequence) -> Asked:
         """What a sequence needs to come back to the GPU."""
         asked = Asked(sequence, sequence.token_count)
         told = sequence not in self._leaving.idle and sequence.id not in engine.moved
-        asked.runs = sequence.state is SequenceState.RESIDENT and told
-        if sequence.state is SequenceState.SWAPPING_OUT:
+        asked.runs = sequence.state is RESIDENT and told
+        if sequence.state is SWAPPING_OUT:
             self._swaps.cancel_out(sequence)
         if sequence.state in _COMING:
-            asked.outcome = Outcome.OK
-        elif sequence.state is SequenceState.SWAPPED:
+            asked.outcome = OK
+        elif sequence.state is SWAPPED:
             room = blocks_for_tokens(sequence.token_count, self._config.block_tokens)
             fresh = room - len(sequence.rows)
             asked.request = Request(sequence, Urgency.RETURN, held=sequence.rows, fresh=fresh)
@@ -149,13 +158,13 @@ class Granting:
         waiting = self._admission.grant(requests, time) if requests else []
         for each in asked:
             if each.request:
-                each.outcome = Outcome.OK
+                each.outcome = OK
         if not waiting:
             return []
         by_request = {each.request: each for each in asked}
         late = [by_request[request] for request in waiting]
         for each in late:
-            each.outcome = Outcome.LATER
+            each.outcome = LATER
         return late
 
     def shortage(self, asked: Asked, frames_held: int) -> int:
@@ -166,10 +175,10 @@ class Granting:
         arriving: list[Request] = []
         for each in asked:
             sequence, request = each.sequence, each.request
-            if sequence is None or each.outcome is not Outcome.OK:
+            if sequence is None or each.outcome is not OK:
                 continue
             # OK means that the engine runs it.
-            sequence.activity = Activity.RUNNING
+            sequence.activity = RUNNING
             if self._leaving.idle:
                 self._leaving.idle.pop(sequence, None)
             if request:
@@ -182,7 +191,7 @@ class Granting:
             self._arrive(arriving)
 
     def _arrive(self, requests: list[Request]) -> None:
-        beginning = [each for each in requests if each.sequence.state is SequenceState.DROPPED]
+        beginning = [each for each in requests if each.sequence.state is DROPPED]
         for request in beginning:
             held, sequence = len(request.held), request.sequence
             sequence.committed, sequence.filled_tokens = held, held * self._config.block_tokens
@@ -204,15 +213,21 @@ class Granting:
         blocks, size = self._memory.blocks, self._config.block_tokens
         rows = concat([request.held for request in requests])
         counts = [len(request.held) for request in requests]
-        owners = np.repeat([request.sequence.owner for request in requests], counts)
+        owners: NDArray[np.int64] | int = requests[0].sequence.owner
+        if len(requests) > 1:
+            owners = np.repeat([request.sequence.owner for request in requests], counts)
         blocks.reused[rows] = True
         blocks.unwanted[rows] = False
         others = blocks.owner[rows] != owners
         if np.count_nonzero(others):
             blocks.shared[rows[others]] = True
-        best, begin = self._memory.best_tier(rows).tolist(), 0
+        all_on_gpu = none_of(~blocks.valid[GPU][rows])
+        tiers = [] if all_on_gpu else self._memory.best_tier(rows).tolist()
+        begin = 0
         for request, count in zip(requests, counts, strict=True):
-            mine = best[begin : begin + count]
-            gpu, cpu, disk = (mine.count(tier) * size for tier in Tier)
-            request.sequence.found_tokens = (gpu, cpu, disk)
-            begin += count
+            gpu, cpu, disk = count, 0, 0
+            if not all_on_gpu:
+                mine = tiers[begin : begin + count]
+                gpu, cpu, disk = (mine.count(tier) for tier in Tier)
+                begin += count
+            request.sequence.found_tokens = (gpu * size, cpu * size, disk * size)

@@ -11,7 +11,7 @@ from kvstore.core.memory import Memory
 from kvstore.core.ports import SwapPolicy
 from kvstore.core.sequences import Move, Sequence
 from kvstore.core.swaps import Swaps
-from kvstore.core.types import Activity, Outcome, Retention, SequenceState, StepNumber, SwapMode
+from kvstore.core.types import LATER, OK, PARKED, RESIDENT, SWAPPING_IN, Retention, StepNumber, SwapMode
 
 __all__ = ["Leaving"]
 
@@ -29,13 +29,13 @@ class Leaving:
 
     def swap_out(self, engine: Engine, operation: Swap, fence: StepNumber, time: float) -> SwapResult:
         sequence = engine.sequences[operation.sequence]
-        if sequence.state is SequenceState.SWAPPING_IN:
-            return SwapResult(outcome=Outcome.LATER, state=sequence.state)
+        if sequence.state is SWAPPING_IN:
+            return SwapResult(outcome=LATER, state=sequence.state)
         decision = None
-        if sequence.state is SequenceState.RESIDENT:
+        if sequence.state is RESIDENT:
             filled = engine.knows_filled(sequence, operation.filled_tokens)
             decision = self.leave(engine, sequence, filled, operation.mode, fence, time)
-        return SwapResult(outcome=Outcome.OK, state=sequence.state, decision=decision)
+        return SwapResult(outcome=OK, state=sequence.state, decision=decision)
 
     def leave(
         self,
@@ -89,5 +89,5 @@ class Leaving:
 
 
 def _worth(sequence: Sequence) -> tuple[int, bool, float]:
-    parked = sequence.activity is Activity.PARKED
+    parked = sequence.activity is PARKED
     return sequence.priority, not parked, -sequence.resume_delay_seconds

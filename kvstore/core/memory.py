@@ -1,20 +1,19 @@
 """Replicas of blocks: taking frames, and giving them back. What may go is said in `room.py`."""
 
 import numpy as np
-from numpy.typing import NDArray
 
-from kvstore.core.blocks import NO_FRAME, NO_ROW, NO_ROWS, Blocks, none_of
+from kvstore.core.blocks import NO_FRAME, NO_ROW, NO_ROWS, Blocks
 from kvstore.core.config import StoreConfig
 from kvstore.core.errors import check
 from kvstore.core.pool import FramePool
 from kvstore.core.ports import EvictionPolicy
 from kvstore.core.prefix import PrefixIndex, domain_parts
 from kvstore.core.room import Room
-from kvstore.core.types import BlockKey, DomainId, Rows, StoredKey, Tier, WriterId
+from kvstore.core.types import CPU, DISK, GPU, BlockKey, DomainId, Rows, StoredKey, Tier, WriterId
 
 __all__ = ["Memory"]
 
-BELOW = (Tier.CPU, Tier.DISK)
+BELOW = (CPU, DISK)
 
 
 class Memory:
@@ -45,18 +44,18 @@ class Memory:
         over for those who stand ahead in the queue. Returns the new blocks, or None.
         """
         if not held.size:
-            return self._take_fresh(fresh) if self.make_room(Tier.GPU, fresh, spare) else None
+            return self._take_fresh(fresh) if self.make_room(GPU, fresh, spare) else None
         blocks = self.blocks
         blocks.hold(held)
-        lacking = held[blocks.frame[Tier.GPU][held] == NO_FRAME]
+        lacking = held[blocks.frame[GPU][held] == NO_FRAME]
         if lacking.size:
             lacking = blocks.distinct(lacking)
-        if not self.make_room(Tier.GPU, lacking.size + fresh, spare):
+        if not self.make_room(GPU, lacking.size + fresh, spare):
             blocks.release(held)
             return None
-        self.eviction.forget(Tier.GPU, held)
+        self.eviction.forget(GPU, held)
         if lacking.size:
-            self.add_replicas(Tier.GPU, lacking)
+            self.add_replicas(GPU, lacking)
         return self._take_fresh(fresh)
 
     def _take_fresh(self, count: int) -> Rows:
@@ -65,8 +64,8 @@ class Memory:
             return NO_ROWS
         blocks = self.blocks
         rows = blocks.take_rows(count)
-        blocks.frame[Tier.GPU][rows] = self.pools[Tier.GPU].take(rows)
-        blocks.valid[Tier.GPU][rows] = True
+        blocks.frame[GPU][rows] = self.pools[GPU].take(rows)
+        blocks.valid[GPU][rows] = True
         blocks.refs[rows] = 1
         return rows
 
@@ -83,10 +82,10 @@ class Memory:
         queued = self.blocks.queued[tier]
         victims = self.room.victims(tier, wanted, spared=queued)
         if len(victims) < wanted and not in_background:
-            waits = tier is Tier.GPU and not self.copies_stalled
+            waits = tier is GPU and not self.copies_stalled
             awaited = queued & self.blocks.to_disk if waits else None
             victims = self.room.victims(tier, wanted, spared=awaited)
-            stuck = self.room.stuck(awaited) if tier is Tier.GPU and len(victims) < wanted else NO_ROWS
+            stuck = self.room.stuck(awaited) if tier is GPU and len(victims) < wanted else NO_ROWS
             if self.forget(stuck).size:
                 return self.make_room(tier, count, spare)
         if len(victims) < wanted:
@@ -103,30 +102,35 @@ class Memory:
 
     def drop_replicas(self, tier: Tier, rows: Rows) -> None:
         """Gives the frames of these blocks in the tier back."""
+        blocks = self.blocks
+        indexed = rows[blocks.indexed[rows]]
+        if indexed.size:
+            self.prefix.count_children(tier, indexed, -1)
+            self.eviction.forget(tier, indexed)
+        self._drop_private(tier, rows)
+
+    def _drop_private(self, tier: Tier, rows: Rows) -> None:
+        """The same for blocks that can't be found."""
         if not rows.size:
             return
         blocks = self.blocks
-        check(none_of(blocks.pins[tier][rows] > 0), "a pinned frame was given back")
-        if tier is Tier.DISK:
+        check(np.count_nonzero(blocks.pins[tier][rows]) == 0, "a pinned frame was given back")
+        if tier is DISK:
             stored = rows[blocks.valid[tier][rows]].tolist()
             self.deleted += [self.stored_key(row) for row in stored if not self._is_stored_again(row)]
         self.pools[tier].give(blocks.frame[tier][rows].astype(np.intp))
         blocks.frame[tier][rows] = NO_FRAME
         blocks.valid[tier][rows] = False
-        indexed = blocks.indexed[rows]
-        if not none_of(indexed):
-            self.prefix.count_children(tier, rows[indexed], -1)
-            self.eviction.forget(tier, rows)
 
     # ----------------------------------------------------------------- giving them back
 
-    def release(self, rows: Rows) -> None:
+    def release(self, rows: Rows, *, distinct: bool = False) -> None:
         """References in limbo end, heads of chains named before their tails.
 
         What no sequence refers to stays as cache if it is indexed, and goes if it is not.
         """
         self.blocks.leave_limbo(rows)
-        self._leave(self.blocks.distinct(rows))
+        self._leave(rows if distinct else self.blocks.distinct(rows))
 
     def collect(self, rows: Rows) -> None:
         """Draws the consequences for blocks whose references, claims or pins have changed."""
@@ -138,17 +142,19 @@ class Memory:
         """What nobody needs goes; what is left without a reference was used just now."""
         blocks = self.blocks
         for tier in self._below:
-            self._leave_below(tier, rows)
+            self._leave_below(tier, rows[::-1])
         rows = rows[blocks.refs[rows] == 0]
         indexed = blocks.indexed[rows]
-        self._leave_gpu(rows, indexed)
-        self._touch(rows[indexed][::-1])
-        rows = rows[~indexed]
-        if rows.size:
-            self._end(rows)
+        cached, private = rows[indexed], rows[~indexed]
+        if cached.size:
+            if self._below:
+                self._leave_unfilled(cached)
+            self._touch(cached[::-1])
+        if private.size:
+            self._end(private)
 
     def _leave_below(self, tier: Tier, rows: Rows) -> None:
-        """Copies that are not valid go, and those of blocks that can't be found, unless claimed."""
+        """Copies that are not valid go, and those of blocks that can't be found, unless claimed. Tails first."""
         blocks = self.blocks
         rows = rows[blocks.frame[tier][rows] != NO_FRAME]
         if rows.size:
@@ -156,34 +162,37 @@ class Memory:
             idle = (blocks.pins[tier][rows] == 0) & (blocks.claims[rows] == 0)
             self.drop_replicas(tier, rows[useless & idle])
 
-    def _leave_gpu(self, rows: Rows, indexed: NDArray[np.bool_]) -> None:
-        """Of blocks without references: frames go that never were filled, or that can't be found. Where
-        a swapped sequence claims the block they stay until there is a copy below."""
+    def _leave_unfilled(self, rows: Rows) -> None:
+        """Of cached blocks: GPU frames that were to be filled for somebody who is gone."""
         blocks = self.blocks
-        valid = blocks.valid[Tier.GPU][rows]
-        gone = ~(indexed & valid) & (blocks.frame[Tier.GPU][rows] != NO_FRAME)
-        if self._below and not none_of(gone):
-            kept_below = blocks.kept_below(rows)
-            gone &= blocks.pins[Tier.GPU][rows] == 0
-            gone &= kept_below | ~valid | (blocks.claims[rows] == 0)
-            check(none_of(gone & indexed & ~kept_below), "an indexed block has no copy left")
-        self.drop_replicas(Tier.GPU, rows[gone])
+        rows = rows[blocks.unfilled(rows)]
+        if rows.size:
+            rows = rows[blocks.pins[GPU][rows] == 0]
+            check(blocks.kept_below(rows).all(), "an indexed block has no copy left")
+            self.drop_replicas(GPU, rows)
 
     def _end(self, rows: Rows) -> None:
-        """Rows are given back of private blocks that are in no tier any more."""
+        """Private blocks without references go; if a swapped sequence claims one, not its last copy."""
         blocks = self.blocks
-        ended = blocks.frame[Tier.GPU][rows] == NO_FRAME
+        on_gpu = blocks.has_frame(GPU, rows)
+        if not self._below:
+            self._drop_private(GPU, rows[on_gpu])
+            blocks.give_rows(rows)
+            return
+        unclaimed = blocks.claims[rows] == 0
+        needless = unclaimed | ~blocks.valid[GPU][rows] | blocks.kept_below(rows)
+        self._drop_private(GPU, rows[on_gpu & needless & (blocks.pins[GPU][rows] == 0)])
+        rows = rows[unclaimed]
+        nowhere = ~blocks.has_frame(GPU, rows)
         for tier in self._below:
-            ended &= blocks.frame[tier][rows] == NO_FRAME
-        if self._below:
-            ended &= blocks.claims[rows] == 0
-        blocks.give_rows(rows if np.count_nonzero(ended) == rows.size else rows[ended])
+            nowhere &= ~blocks.has_frame(tier, rows)
+        blocks.give_rows(rows[nowhere])
 
     def _touch(self, rows: Rows) -> None:
         """These were used just now; tails first, so that a child goes before its parent."""
         if not rows.size:
             return
-        for tier in (Tier.GPU, *self._below):
+        for tier in (GPU, *self._below):
             valid = self.blocks.valid[tier][rows]
             self.eviction.touch(tier, rows if np.count_nonzero(valid) == rows.size else rows[valid])
 
@@ -236,7 +245,7 @@ class Memory:
         """Whether the bytes on disk under the block's key are those of a later block."""
         blocks = self.blocks
         known = self.prefix.find(DomainId(int(blocks.domain[row])), BlockKey(blocks.key[row]))
-        return known is not None and known != row and bool(blocks.frame[Tier.DISK][known] != NO_FRAME)
+        return known is not None and known != row and bool(blocks.frame[DISK][known] != NO_FRAME)
 
     def stored_key(self, row: int) -> StoredKey:
         """The block as the disk names it."""

@@ -23,7 +23,7 @@ class FramePool:
 
     def take(self, rows: Rows) -> Frames:
         """A free frame for each row. The caller has made sure that there are enough."""
-        check(rows.size <= self.free_count, f"pool: {rows.size} wanted, {self.free_count} free")
+        check(rows.size <= self.free_count, "pool: more frames were taken than are free")
         self.free_count -= rows.size
         frames: Frames = self._free[self.free_count : self.free_count + rows.size].copy()
         self.row[frames] = rows

@@ -10,6 +10,7 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import takewhile
+from operator import itemgetter
 from typing import Protocol, cast
 
 import numpy as np
@@ -86,11 +87,13 @@ class PrefixIndex:
     ) -> list[BlockRow]:
         """Rows of the leading keys that are known; `pending` holds those only the asker may see."""
         known = self._rows.get(domain, {})
-        found = keys[: _known_count(known, keys)]
+        count = _known_count(known, keys)
         try:
-            rows = list(map(known.__getitem__, found))
+            rows = (
+                list(itemgetter(*keys[:count])(known)) if count > 1 else [known[key] for key in keys[:count]]
+            )
         except KeyError:  # No chain of keys: that the last is known says nothing of the others.
-            rows = [known[key] for key in takewhile(known.__contains__, found)]
+            rows = [known[key] for key in takewhile(known.__contains__, keys)]
         if pending:
             for key in keys[len(rows) :]:
                 row = known.get(key, pending.get(key, NO_ROW))
@@ -136,20 +139,26 @@ class PrefixIndex:
         new.add(publication.domain, publication.owner, [*chain.values()], parent, first)
         return max(place, end)
 
-    def restore(self, rows: Iterable[BlockRow], stored: Iterable[StoredKey]) -> Rows:
+    def restore(self, rows: list[BlockRow], stored: Sequence[StoredKey]) -> Rows:
         """Makes blocks findable that lie on disk, each after its parent. The index is empty."""
-        new, depths = _New(), dict[int, int]()
+        new = _New(rows=[*rows], owners=[0] * len(rows))
+        keys, depth_of = self._blocks.key, {NO_ROW: -1}
+        domain, known = None, dict[BlockKey, BlockRow]()
         for row, block in zip(rows, stored, strict=True):
-            domain = domain_id(block.namespace, block.tenant)
-            known = self._rows.setdefault(domain, {})
-            check(block.key not in known, "a key was found twice")
-            check(not block.parent or block.parent in known, "a block was found before its parent")
-            parent = known[block.parent] if block.parent else NO_ROW
-            depth = 1 + depths[parent] if block.parent else 0
-            known[block.key] = row
-            depths[row] = depth
-            self._blocks.key[row] = block.key
-            new.add(domain, 0, [row], parent, depth)
+            if (block.namespace, block.tenant) != domain:
+                domain = block.namespace, block.tenant
+                number = domain_id(*domain)
+                known = self._rows.setdefault(number, {})
+            key, parent_key = block.key, block.parent
+            check(key not in known, "a key was found twice")
+            parent = known.get(parent_key, NO_ROW) if parent_key else NO_ROW
+            check(parent != NO_ROW or not parent_key, "a block was found before its parent")
+            known[key] = row
+            keys[row] = key
+            depth_of[row] = depth = depth_of[parent] + 1
+            new.parents.append(parent)
+            new.depths.append(depth)
+            new.domains.append(number)
         return self._set_facts(new)
 
     def _set_facts(self, new: "_New") -> Rows:

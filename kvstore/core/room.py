@@ -16,7 +16,7 @@ from kvstore.core.blocks import NO_FRAME, NO_ROW, Blocks
 from kvstore.core.pool import FramePool
 from kvstore.core.ports import EvictionPolicy
 from kvstore.core.prefix import PrefixIndex
-from kvstore.core.types import BlockRow, Rows, Tier
+from kvstore.core.types import CPU, DISK, GPU, BlockRow, Rows, Tier
 
 __all__ = ["Room"]
 
@@ -45,9 +45,9 @@ class Room:
     def stuck(self, awaited: NDArray[np.bool_] | None) -> Rows:
         """Idle blocks whose only copy is on the GPU while others, below it, hang on them: their own copy
         down has failed, so they can't leave by themselves. Not those that `awaited` ones hang on."""
-        blocks, rows = self._blocks, self._pools[Tier.GPU].owned()
-        may_go, last = self._may_go(Tier.GPU, rows)
-        left = np.setdiff1d(rows[may_go & last], self.removable(Tier.GPU, rows))
+        blocks, rows = self._blocks, self._pools[GPU].owned()
+        may_go, last = self._may_go(GPU, rows)
+        left = np.setdiff1d(rows[may_go & last], self.removable(GPU, rows))
         if not left.size:
             return left
         busy = (blocks.refs > 0) | (blocks.claims > 0)
@@ -107,7 +107,7 @@ class Room:
                 waiting[parent][2] -= 1
                 waiting[parent][3] -= is_last
                 row = parent
-        if tier is not Tier.DISK:
+        if tier is not DISK:
             chosen += [row for row, (is_last, *_) in waiting.items() if not is_last]
         return np.array(chosen, np.intp)
 
@@ -117,12 +117,12 @@ class Room:
         used, claimed = blocks.in_use(rows), blocks.claims[rows] > 0
         on_gpu, on_cpu, on_disk = (valid[rows] for valid in blocks.valid)
         may_go = blocks.pins[tier][rows] == 0
-        if tier is Tier.GPU:
+        if tier is GPU:
             kept = on_cpu | on_disk
             may_go &= on_gpu & ~used
-        elif tier is Tier.CPU:
+        elif tier is CPU:
             kept = on_disk | (on_gpu & ~claimed)
-            loading = blocks.has_frame(Tier.GPU, rows) & ~on_gpu
+            loading = blocks.has_frame(GPU, rows) & ~on_gpu
             may_go &= on_cpu & ~loading
         else:
             kept = (on_cpu | on_gpu) & ~claimed
@@ -138,9 +138,9 @@ class Room:
         published under the same key first.)
         """
         blocks = self._blocks
-        rows = self._pools[Tier.GPU].owned()
+        rows = self._pools[GPU].owned()
         held = rows[blocks.held(rows)]
         claimed = np.flatnonzero(blocks.claims)
         above = self._prefix.with_ancestors(np.concatenate([held, claimed]))
         held = np.union1d(held, above[~blocks.kept_below(above) & blocks.indexed[above]])
-        return int((blocks.frame[Tier.GPU][held] != NO_FRAME).sum())
+        return int((blocks.frame[GPU][held] != NO_FRAME).sum())

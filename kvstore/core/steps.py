@@ -32,7 +32,7 @@ from kvstore.core.prefix import domain_id
 from kvstore.core.sequences import Sequence, session_owner
 from kvstore.core.settling import Settling
 from kvstore.core.tails import Tails
-from kvstore.core.types import Activity, Direction, Outcome, SequenceState, StepNumber
+from kvstore.core.types import LATER, OK, RESIDENT, RUNNING, Direction, StepNumber
 
 __all__ = ["Steps"]
 
@@ -104,8 +104,8 @@ class Steps:
         children: list[Sequence] = []
         for index, operation in forks:
             parent = engine.sequences[operation.parent]
-            resident = parent.state is SequenceState.RESIDENT
-            results[index] = ForkResult(outcome=Outcome.OK if resident else Outcome.LATER)
+            resident = parent.state is RESIDENT
+            results[index] = ForkResult(outcome=OK if resident else LATER)
             if not resident:
                 continue
             for child in operation.children:
@@ -142,8 +142,8 @@ class Steps:
             sequence = engine.sequences[operation.sequence]
             sequence.activity = operation.activity
             sequence.resume_delay_seconds = operation.resume_delay_seconds
-            resident = sequence.state is SequenceState.RESIDENT
-            if operation.activity is Activity.RUNNING:
+            resident = sequence.state is RESIDENT
+            if operation.activity is RUNNING:
                 self._leaving.idle.pop(sequence, None)
                 if not resident:
                     returning.append((index, operation))
@@ -152,7 +152,7 @@ class Steps:
                 if resident:
                     sequence.filled_tokens = engine.knows_filled(sequence, operation.filled_tokens)
                     self._leaving.idle[sequence] = engine
-            results[index] = UpdateActivityResult(outcome=Outcome.OK, state=sequence.state)
+            results[index] = UpdateActivityResult(outcome=OK, state=sequence.state)
         return returning
 
     def _swap_out(
@@ -206,7 +206,7 @@ class Steps:
                 if isinstance(operation, UpdateActivity):
                     results[index] = UpdateActivityResult(outcome=result.outcome, state=result.state)
                     # This answer has no room for a table: a notice in the same answer tells it.
-                    if result.state is SequenceState.RESIDENT:
+                    if result.state is RESIDENT:
                         moved.append(sequence)
                 else:
                     results[index] = result

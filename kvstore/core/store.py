@@ -56,7 +56,7 @@ from kvstore.core.sequences import Sequence
 from kvstore.core.settling import Settling
 from kvstore.core.steps import Steps
 from kvstore.core.swaps import Swaps
-from kvstore.core.types import Activity, EngineId, Revision, SequenceState, StepNumber, Tier
+from kvstore.core.types import DISK, RESIDENT, RUNNING, EngineId, Revision, StepNumber, Tier
 from kvstore.core.usage import Usage
 
 __all__ = ["Store"]
@@ -221,21 +221,26 @@ class Store:
     def _restore(self, event: BlocksFound) -> None:
         """Blocks that lie on disk: the most recent ones, as many as the tier holds."""
         check(not self.membership.engines, "blocks were found after an engine had attached")
-        kept = most_recent_chains(event.blocks, self.memory.pools[Tier.DISK].free_count)
-        self.memory.deleted += [block for block in event.blocks if block not in kept]
+        room = self.memory.pools[DISK].free_count
+        kept = event.blocks
+        if len(kept) > room:
+            chosen = most_recent_chains(event.blocks, room)
+            self.memory.deleted += [block for block in event.blocks if block not in chosen]
+            kept = tuple(chosen)
         rows = self.memory.blocks.take_rows(len(kept))
-        self.memory.add_replicas(Tier.DISK, rows)
-        self.memory.blocks.valid[Tier.DISK][rows] = True
+        self.memory.add_replicas(DISK, rows)
+        self.memory.blocks.valid[DISK][rows] = True
         self.memory.blocks.writer[rows] = [block.writer for block in kept]
-        self.memory.prefix.restore(rows.tolist(), kept)
-        self.memory.eviction.touch(Tier.DISK, np.array(tails_first(rows.tolist(), list(kept)), np.intp))
+        numbers = rows.tolist()
+        self.memory.prefix.restore(numbers, kept)
+        self.memory.eviction.touch(DISK, np.array(tails_first(numbers, kept), np.intp))
 
     # ------------------------------------------------------------------------------ news
 
     def _sequence_moved(self, sequence: Sequence) -> None:
         """A sequence's state has changed: its engine is to be told."""
         engine = self.membership.engines[sequence.engine]
-        if sequence.state is SequenceState.RESIDENT and sequence.activity is not Activity.RUNNING:
+        if sequence.state is RESIDENT and sequence.activity is not RUNNING:
             self.leaving.idle[sequence] = engine
         engine.moved[sequence.id] = self._next_revision()
         self._woken[engine.id] = None
@@ -257,7 +262,7 @@ class Store:
         notices: list[Notice] = []
         for id, revision in engine.moved.items():
             sequence = engine.sequences[id]
-            resident = sequence.state is SequenceState.RESIDENT
+            resident = sequence.state is RESIDENT
             (table,) = self._answering.frames([sequence.rows]) if resident else ((),)
             notices.append(
                 SequenceMoved(

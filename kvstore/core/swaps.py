@@ -17,7 +17,17 @@ from kvstore.core.config import StoreConfig
 from kvstore.core.links import COPY, LOAD, READ, WRITE, Links, Moved
 from kvstore.core.memory import Memory
 from kvstore.core.sequences import Move, Sequence
-from kvstore.core.types import Rows, SequenceState, StepNumber, Tier, blocks_for_tokens
+from kvstore.core.types import (
+    CPU,
+    DISK,
+    GPU,
+    SWAPPING_IN,
+    SWAPPING_OUT,
+    Rows,
+    StepNumber,
+    Tier,
+    blocks_for_tokens,
+)
 
 __all__ = ["Arrival", "Swaps"]
 
@@ -55,32 +65,32 @@ class Swaps:
         if not kept or not self._config.cpu_frames:
             return False
         rows = np.array(kept, np.intp)
-        below = blocks.valid[Tier.CPU][rows] | blocks.valid[Tier.DISK][rows]
-        lacking = rows[~below & (blocks.frame[Tier.CPU][rows] == NO_FRAME)]
+        below = blocks.valid[CPU][rows] | blocks.valid[DISK][rows]
+        lacking = rows[~below & (blocks.frame[CPU][rows] == NO_FRAME)]
         blocks.claim(rows)
-        if not memory.make_room(Tier.CPU, lacking.size, self._config.cpu_frames_reserved):
+        if not memory.make_room(CPU, lacking.size, self._config.cpu_frames_reserved):
             blocks.unclaim(rows)
             return False
-        memory.add_replicas(Tier.CPU, lacking)
+        memory.add_replicas(CPU, lacking)
         blocks.give_up(np.array(sequence.rows, np.intp))
         sequence.move(Move.OUT)
         sequence.claimed = kept
         sequence.filled_tokens = filled_tokens
         sequence.out_fence = fence
         sequence.begun = False
-        self._wait(sequence, Tier.CPU, rows[~below].tolist())
+        self._wait(sequence, CPU, rows[~below].tolist())
         return True
 
     def begin_out(self, sequence: Sequence, fence: StepNumber) -> None:
         """The work that wrote the sequence's blocks has completed: they may be copied."""
-        waited_for = sequence.state is SequenceState.SWAPPING_OUT and sequence.out_fence == fence
+        waited_for = sequence.state is SWAPPING_OUT and sequence.out_fence == fence
         if sequence.freed or sequence.begun or not waited_for:
             return
         sequence.begun = True
         blocks = self._memory.blocks
         rows = np.array(sequence.claimed, np.intp)
         blocks.offered[rows] = True
-        self._links.ask(COPY, rows[~blocks.valid[Tier.CPU][rows]].tolist())
+        self._links.ask(COPY, rows[~blocks.valid[CPU][rows]].tolist())
         if not sequence.waits:
             self._finish_out(sequence)
             self._moved(sequence)
@@ -101,14 +111,14 @@ class Swaps:
         """Back in. At once, unless a copy of a block that the engine may write to still runs."""
         blocks = self._memory.blocks
         rows = np.array(sequence.rows, np.intp)
-        copying = (blocks.pins[Tier.CPU][rows] > 0) & ~blocks.indexed[rows]
+        copying = (blocks.pins[CPU][rows] > 0) & ~blocks.indexed[rows]
         self.stop_waiting(sequence)
         # It may be written again: copies still queued must not run, unless another waits for them.
         blocks.offered[rows[(blocks.claims[rows] == 1) & ~copying]] = False
         if copying.any():
             sequence.move(Move.CANCEL_LATE)
             sequence.cancelled = True
-            self._wait(sequence, Tier.CPU, rows[copying].tolist())
+            self._wait(sequence, CPU, rows[copying].tolist())
             return
         sequence.move(Move.CANCEL)
         self._take_back(sequence)
@@ -126,7 +136,7 @@ class Swaps:
         if not arriving:
             return
         held = concat([each.held for each in arriving])
-        unfilled = held[~self._memory.blocks.valid[Tier.GPU][held]]
+        unfilled = held[~self._memory.blocks.valid[GPU][held]]
         coming = set(unfilled.tolist()) if unfilled.size else _NOTHING
         unclaimed: list[array[int]] = []
         for each in arriving:
@@ -137,7 +147,7 @@ class Swaps:
             waited_for = [row for row in each.held if row in coming] if coming else None
             if waited_for:
                 sequence.move(Move.GRANTED_LOADING)
-                self._wait(sequence, Tier.GPU, waited_for)
+                self._wait(sequence, GPU, waited_for)
                 self._links.ask(LOAD, waited_for)
             else:
                 sequence.move(Move.GRANTED)
@@ -203,7 +213,7 @@ class Swaps:
         """The sequence is freed or needs its rows no more; what moves them goes on."""
         if not sequence.waits:
             return
-        for tier in (Tier.GPU, Tier.CPU):
+        for tier in (GPU, CPU):
             for row in sequence.rows:
                 waiting = self._waiting.get((tier, row), [])
                 if sequence in waiting:
@@ -230,7 +240,7 @@ class Swaps:
         tier, good, bad = link[1], moved.good, moved.bad
         if link in (LOAD, READ):
             # Whoever waits for these, waits for them on the GPU: a read is half of the way.
-            tier = Tier.GPU
+            tier = GPU
             bad = np.union1d(bad, self._lose(bad))
         if link == READ:
             self._links.ask(LOAD, good[blocks.unfilled(good)].tolist())
@@ -249,7 +259,7 @@ class Swaps:
         Returns blocks that hang on them and will not be filled any more.
         """
         blocks, doomed = self._memory.blocks, self._memory.forget(rows)
-        idle = blocks.pins[Tier.GPU][doomed] == 0
+        idle = blocks.pins[GPU][doomed] == 0
         unfilled: Rows = doomed[blocks.unfilled(doomed) & idle]
         return unfilled
 
@@ -269,7 +279,7 @@ class Swaps:
 
     def _finish(self, sequence: Sequence) -> None:
         """The sequence's last row has moved, or will not."""
-        if sequence.state is SequenceState.SWAPPING_IN:
+        if sequence.state is SWAPPING_IN:
             self._finish_in(sequence)
         elif sequence.begun:
             self._finish_out(sequence)

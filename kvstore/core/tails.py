@@ -15,7 +15,7 @@ from kvstore.core.blocks import as_table
 from kvstore.core.engines import Engine, Release
 from kvstore.core.memory import Memory
 from kvstore.core.sequences import Sequence
-from kvstore.core.types import Retention, SequenceState, StepNumber, Tier
+from kvstore.core.types import GPU, RESIDENT, Retention, StepNumber
 
 __all__ = ["Tails"]
 
@@ -34,12 +34,12 @@ class Tails:
 
     def look_at(self, sequences: Iterable[Sequence | None]) -> None:
         """Counts who shares the tails of these sequences: one look for all of them."""
-        forked = [each for each in sequences if each and each.forked and each.state is SequenceState.RESIDENT]
+        forked = [each for each in sequences if each and each.forked and each.state is RESIDENT]
         if not forked:
             return
         blocks, rows = self._memory.blocks, np.array([each.rows[-1] for each in forked], np.intp)
         # A copy that runs reads the tail as well, be the one it was for still there or not.
-        copied = blocks.pins[Tier.GPU][rows] > 0
+        copied = blocks.pins[GPU][rows] > 0
         held = blocks.refs[rows] - blocks.limbo[rows]
         counts = (held + blocks.claims[rows] + copied).tolist()
         for sequence, count in zip(forked, counts, strict=True):
