@@ -114,7 +114,9 @@ def _run_tests(scratch: Path, tests: tuple[str, ...]) -> tuple[str, float]:
     """The first test that fails, or nothing; and how long it took."""
     # No bytecode: it goes by size and second, and a planted fault may have changed neither.
     environment = os.environ | {"PYTHONPATH": str(scratch), "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
+    # A test that hangs has failed.
+    options = ("-x", "-q", "-p", "no:cacheprovider", "--timeout=20")
+    command = [sys.executable, "-m", "pytest", *options, *tests]
     begin = time.monotonic()
     try:
         done = subprocess.run(
