@@ -17,7 +17,7 @@ from kvstore.core.blocks import NO_FRAME, NO_TABLE, as_table, concat
 from kvstore.core.config import StoreConfig
 from kvstore.core.memory import Memory
 from kvstore.core.sequences import Sequence
-from kvstore.core.types import GPU, BlockRow, EngineId, Number
+from kvstore.core.types import GPU, EngineId, Number
 
 __all__ = ["Admission", "Request", "Urgency"]
 
@@ -39,7 +39,7 @@ class Request(Struct, eq=False):
     held: "array[int]" = NO_TABLE
     fresh: int = 0
     # Finds the cached prefix that `held` may be, as the index is now.
-    find: Callable[[], list[BlockRow]] | None = None
+    find: Callable[[], "array[int]"] | None = None
     # Filled in by a grant: frames that those wait for who stand before, and the new blocks.
     frames_ahead: int = 0
     granted: "array[int]" = NO_TABLE
@@ -48,7 +48,7 @@ class Request(Struct, eq=False):
         """A grant to another may have evicted what was found when this was planned."""
         if self.find:
             blocks = len(self.held) + self.fresh
-            self.held = as_table(self.find())
+            self.held = self.find()
             self.fresh = blocks - len(self.held)
 
 

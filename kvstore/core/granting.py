@@ -28,7 +28,6 @@ from kvstore.core.types import (
     SWAPPED,
     SWAPPING_IN,
     SWAPPING_OUT,
-    BlockRow,
     Outcome,
     Tier,
     blocks_for_tokens,
@@ -143,7 +142,7 @@ class Granting:
         pending = engine.pending.get(sequence.domain, {})
         keys = sequence.keys[:usable]
 
-        def find() -> list[BlockRow]:
+        def find() -> "array[int]":
             return self._memory.prefix.find_prefix(sequence.domain, keys, pending)
 
         request = Request(sequence, urgency, fresh=blocks_for_tokens(sequence.token_count, size), find=find)

@@ -32,6 +32,8 @@ class Memory:
         self.blocks_evicted = [0 for _ in Tier]
         # Whether copies from the GPU down find no room, so that waiting for them is of no use.
         self.copies_stalled = False
+        # Whether the event that is being handled has left frames behind that others can have.
+        self.room_was_made = False
         # Blocks that have left the disk tier, to be told to the disk with the next effects.
         self.deleted: list[StoredKey] = []
 
@@ -144,6 +146,7 @@ class Memory:
         for tier in self._below:
             self._leave_below(tier, rows[::-1])
         rows = rows[blocks.refs[rows] == 0]
+        self.room_was_made |= rows.size > 0
         indexed = blocks.indexed[rows]
         cached, private = rows[indexed], rows[~indexed]
         if cached.size:
@@ -154,7 +157,7 @@ class Memory:
             self._end(private)
 
     def _leave_below(self, tier: Tier, rows: Rows) -> None:
-        """Copies that are not valid go, and those of blocks that can't be found, unless claimed. Tails first."""
+        """Tails first, copies go that are not valid, and unclaimed ones of blocks that can't be found."""
         blocks = self.blocks
         rows = rows[blocks.frame[tier][rows] != NO_FRAME]
         if rows.size:

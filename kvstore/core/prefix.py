@@ -16,7 +16,7 @@ from typing import Protocol, cast
 import numpy as np
 from msgspec import Struct
 
-from kvstore.core.blocks import NO_FRAME, NO_ROW, ONE, Blocks
+from kvstore.core.blocks import NO_FRAME, NO_ROW, ONE, Blocks, as_table, none_of
 from kvstore.core.errors import check
 from kvstore.core.types import BlockKey, BlockRow, DomainId, NamespaceId, Rows, StoredKey, TenantId, Tier
 
@@ -84,23 +84,36 @@ class PrefixIndex:
 
     def find_prefix(
         self, domain: DomainId, keys: Sequence[BlockKey], pending: dict[BlockKey, BlockRow]
-    ) -> list[BlockRow]:
-        """Rows of the leading keys that are known; `pending` holds those only the asker may see."""
+    ) -> "array[int]":
+        """Rows of the leading keys that are known; `pending` holds those only the asker may see.
+
+        A block is found in its place only: as the child of the block before it.
+        """
         known = self._rows.get(domain, {})
         count = _known_count(known, keys)
         try:
-            rows = (
-                list(itemgetter(*keys[:count])(known)) if count > 1 else [known[key] for key in keys[:count]]
-            )
+            rows = itemgetter(*keys[:count])(known) if count > 1 else [known[key] for key in keys[:count]]
         except KeyError:  # No chain of keys: that the last is known says nothing of the others.
             rows = [known[key] for key in takewhile(known.__contains__, keys)]
+        table = as_table(rows)
+        if rows:
+            self._cut_chain(table)
         if pending:
-            for key in keys[len(rows) :]:
+            for key in keys[len(table) :]:
                 row = known.get(key, pending.get(key, NO_ROW))
                 if row == NO_ROW:
                     break
-                rows.append(BlockRow(row))
-        return rows
+                table.append(row)
+        return table
+
+    def _cut_chain(self, table: "array[int]") -> None:
+        """Takes off what does not hang on the block before it."""
+        rows = np.frombuffer(table, np.intp)
+        parents = self._blocks.parent[rows]
+        astray = parents[1:] != rows[:-1]
+        good = 0 if parents[0] != NO_ROW else rows.size if none_of(astray) else 1 + int(astray.argmax())
+        del rows  # A table that numpy looks at can't be cut.
+        del table[good:]
 
     def publish(self, publications: Iterable[Publication]) -> Rows:
         """Makes committed blocks findable, the first commit of a key; returns the rows that are new.

@@ -142,5 +142,7 @@ class Room:
         held = rows[blocks.held(rows)]
         claimed = np.flatnonzero(blocks.claims)
         above = self._prefix.with_ancestors(np.concatenate([held, claimed]))
-        held = np.union1d(held, above[~blocks.kept_below(above) & blocks.indexed[above]])
+        # A copy that is under way counts: if it fails, its sequence gives the block up.
+        below = blocks.has_frame(CPU, above) | blocks.valid[DISK][above]
+        held = np.union1d(held, above[~below & blocks.indexed[above]])
         return int((blocks.frame[GPU][held] != NO_FRAME).sum())

@@ -89,7 +89,11 @@ class Store:
     def handle(self, event: Event) -> Effects:
         """Applies one event. Raises `KVStoreError`, nothing changed, or `CheckFailed`: a bug."""
         self._woken = {}
+        self.memory.room_was_made = False
         answer = self._apply(event)
+        if self.memory.room_was_made:
+            # Who waits for frames may find some now: no news, but a reason to ask again.
+            self._woken.update(self.admission.engines_waiting())
         transfers = tuple(self.links.start())
         deleted, self.memory.deleted = self.memory.deleted, []
         return Effects(
@@ -134,8 +138,7 @@ class Store:
                 self.membership.close_tethers(event.engine)
             case TransferEnded():
                 self.swaps.end(self.links.end(event.transfer, event.failed))
-                # Who waits for frames may find some now: no news, but a reason to ask again.
-                self._woken.update(self.admission.engines_waiting())
+                self.memory.room_was_made = True
             case BlocksFound():
                 self._restore(event)
         return Done()
@@ -208,7 +211,7 @@ class Store:
         tenant = self.config.tenants[event.tenant or self.config.default_tenant]
         domain = domain_id(engine.namespace, tenant)
         rows = self.memory.prefix.find_prefix(domain, event.block_keys, engine.pending.get(domain, {}))
-        best = self.memory.best_tier(np.array(rows, np.intp)).tolist()
+        best = self.memory.best_tier(np.array(rows)).tolist()
         gpu, cpu, disk = (best.count(tier) for tier in Tier)
         return LookupAnswer(blocks_cached=len(rows), blocks_by_tier=(gpu, cpu, disk))
 
