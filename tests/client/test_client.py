@@ -24,6 +24,7 @@ from kvstore.client import (
     Refused,
     ServiceLost,
     default_address,
+    map_shared_rank,
     operations,
 )
 from kvstore.client.address import to_address
@@ -103,6 +104,25 @@ def test_only_the_ranks_asked_for_are_mapped(tmp_path):
         assert client.step([]).step == 1
     with Client(fake.address) as client, pytest.raises(ClientError, match="there is no rank 3"):
         client.attach(layout(ranks=3), map_ranks=[0, 3])
+    fake.stop()
+
+
+def test_a_rank_that_is_not_mapped_here_can_be_shared_once(tmp_path):
+    fake = FakeService(tmp_path, ranks=2)
+    with Client(fake.address) as client:
+        client.attach(layout(ranks=2), map_ranks=[0])
+        for rank in (0, 2, -1):
+            with pytest.raises(ClientError, match=f"rank {rank} can't be shared: of 2 ranks, .0. are mapped"):
+                client.share_rank(rank)
+        shared = client.share_rank(1)
+        pool = map_shared_rank(shared)
+        assert (pool.rank, pool.block_bytes, pool.frames.shape) == (1, BLOCK_BYTES, (FRAMES, STRIDE))
+        pool.frames[3, :2] = [7, 8]
+        assert fake.frames(1)[3, :2].tolist() == [7, 8]
+        with pytest.raises(ServiceLost, match="no pool of rank 1"):
+            map_shared_rank(shared)
+        assert len(fake.tethers) == 2
+        pool.close()
     fake.stop()
 
 

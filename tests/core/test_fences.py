@@ -167,3 +167,14 @@ def test_nothing_of_one_engine_waits_for_another() -> None:
     assert world.free_frames()[0] == 2
     two.keep_alive(completed=1)
     assert world.free_frames()[0] == 4
+
+
+def test_two_that_share_blocks_and_end_in_two_steps_may_pass_together() -> None:
+    caller = Caller(World(make_store(gpu_frames=8)))
+    caller.step(allocate(1, 8), completed=0)
+    caller.step(fork(1, 2), completed=0)
+    caller.step(free(1), completed=0)
+    caller.step(free(2), completed=0)
+    assert caller.world.free_frames() == (6, 0, 0)
+    caller.step()
+    assert caller.world.free_frames() == (8, 0, 0)
