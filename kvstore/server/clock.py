@@ -7,9 +7,10 @@ import time
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-__all__ = ["now", "timestamp", "timestamp_today"]
+__all__ = ["now", "timestamp", "timestamp_today", "wall_now"]
 
 now = time.monotonic
+wall_now = time.time
 
 OFFSET_NS = time.time_ns() - time.monotonic_ns()
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import grpc.aio
 
 from kvstore.core.errors import ConfigInvalid
+from kvstore.observe.folder import JournalFolder
 from kvstore.server.config import ServeConfig
 from kvstore.server.driver import Driver
 from kvstore.server.service import make_server
@@ -37,8 +38,15 @@ async def serve(config: ServeConfig) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         # They stay to the end: a second signal must not cut it short, which has bounds of its own.
         loop.add_signal_handler(number, stop.set)
+    if config.journal_path is None:
+        return await _serve(config, stop, None)
+    with JournalFolder.claim(config.journal_path, config.journal_bytes) as journal:
+        return await _serve(config, stop, journal)
+
+
+async def _serve(config: ServeConfig, stop: asyncio.Event, journal: JournalFolder | None) -> int:
     disk = DiskTier.open(config.disk_path, config.disk_bytes) if config.disk_path is not None else None
-    driver = Driver(config, disk, stop.set)
+    driver = Driver(config, disk, stop.set, journal)
     try:
         await _serve_sockets(config, driver, stop)
     finally:
