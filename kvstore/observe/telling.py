@@ -18,9 +18,11 @@ from kvstore.core.effects import (
     StepAnswer,
     Transfer,
 )
+from kvstore.core.errors import EngineExpired
 from kvstore.core.events import (
     BlocksFound,
     Detach,
+    Event,
     KeepAlive,
     Lookup,
     Single,
@@ -31,7 +33,6 @@ from kvstore.core.events import (
 from kvstore.core.types import (
     BlockKey,
     EngineId,
-    EngineState,
     Revision,
     SequenceState,
     StepNumber,
@@ -45,6 +46,8 @@ from kvstore.observe.words import count, event_words, notice_words
 
 __all__ = ["Teller"]
 
+OF_ENGINES = (Step, Single, KeepAlive, Lookup)
+
 
 @dataclass(slots=True, eq=False)
 class Seen:
@@ -52,7 +55,6 @@ class Seen:
 
     step: StepNumber = StepNumber(0)
     told: Revision = Revision(0)
-    expired: bool = False
     # Commits of steps that have not completed.
     pending: deque[tuple[StepNumber, Ref, tuple[Held, ...]]] = field(default_factory=deque)
 
@@ -73,12 +75,10 @@ class Teller:
             text = f"{event_words(event)}: the store stopped, {outcome.kind}: {outcome.text}"
             yield Fact(text=text, always=True)
         elif isinstance(outcome, Refusal):
-            refs, sessions = self._concerned(entry)
-            yield Fact(
-                text=f"{event_words(event)}: refused, {outcome.text}",
-                sequences=frozenset(refs),
-                sessions=frozenset(sessions),
-            )
+            yield self._about(self._named(event), f"{event_words(event)}: refused, {outcome.text}")
+            if outcome.reason == EngineExpired.reason and isinstance(event, OF_ENGINES):
+                # Its lease ended at some tick before, of which no effect tells.
+                yield from self._lose(event.engine, f"the lease of engine {event.engine} has ended")
         else:
             yield from self._tell_event(entry, outcome)
             for delete in outcome.deletes:
@@ -94,9 +94,6 @@ class Teller:
             case KeepAlive() if isinstance(answer, KeepAliveAnswer):
                 yield from self._complete(event.engine, event.completed_step)
                 yield from self._news(event.engine, answer.notices)
-                if answer.state is EngineState.EXPIRED and not self._seen(event.engine).expired:
-                    self._seen(event.engine).expired = True
-                    yield self._of_engine(event.engine, f"the lease of engine {event.engine} has ended")
             case Lookup() if isinstance(answer, LookupAnswer):
                 yield from self._lookup(event, answer)
             case Detach():
@@ -105,11 +102,7 @@ class Teller:
                 yield from self._complete(event.engine, self._seen(event.engine).step)
                 self._end(event.engine)
             case TethersClosed():
-                yield self._of_engine(event.engine, event_words(event))
-                for _, ref, blocks in self._seen(event.engine).pending:
-                    text = f"never published: engine {event.engine} is gone before the step completed"
-                    yield self._about({ref}, text, blocks)
-                self._end(event.engine)
+                yield from self._lose(event.engine, event_words(event))
             case TransferEnded():
                 yield from self._ended(event)
             case BlocksFound():
@@ -165,6 +158,14 @@ class Teller:
                 line.table.clear()
             blocks = self._tables.held(line) if notice.block_table else ()
             yield self._about({line.ref}, f"engine {engine} is told: {notice_words(notice)}", blocks)
+
+    def _lose(self, engine: EngineId, why: str) -> Iterator[Fact]:
+        """The engine is gone, and with it what it had not published."""
+        yield self._of_engine(engine, why)
+        for step, ref, blocks in self._seen(engine).pending:
+            text = f"never published: step {step} of engine {engine} did not complete"
+            yield self._about({ref}, text, blocks)
+        self._end(engine)
 
     def _end(self, engine: EngineId) -> None:
         for line in self._tables.lines_of(engine):
@@ -228,14 +229,12 @@ class Teller:
             text=text, blocks=blocks, sequences=frozenset(refs), sessions=self._tables.sessions_of(refs)
         )
 
-    def _concerned(self, entry: Entry) -> tuple[set[Ref], frozenset[str]]:
-        """Whom a refused event was about."""
-        event = entry.event
+    def _named(self, event: Event) -> set[Ref]:
+        """The sequences that an event names."""
         if not isinstance(event, Step | Single):
-            return set(), frozenset()
+            return set()
         operations = event.operations if isinstance(event, Step) else (event.operation,)
-        refs = {Ref(event.engine, each) for operation in operations for each in sequences_of(operation)}
-        return refs, self._tables.sessions_of(refs)
+        return {Ref(event.engine, each) for operation in operations for each in sequences_of(operation)}
 
 
 def _by_key(keys: Iterable[BlockKey]) -> tuple[Held, ...]:
