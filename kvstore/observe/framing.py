@@ -19,6 +19,7 @@ HEAD = struct.Struct("<III")
 LENGTH = struct.Struct("<I")
 # What protobuf takes is less than 2 GiB. A million blocks found on disk are a tenth of this.
 RECORD_BYTES_MAX = 1 << 30
+CHUNK_BYTES = 1 << 20
 
 
 def journal_invalid(path: Path, found: str, remedy: str) -> JournalInvalid:
@@ -45,7 +46,8 @@ class Frames:
         while offset < self._size:
             left = self._size - offset
             head = self._file.read(HEAD.size)
-            length = self._length(head, offset) if left >= HEAD.size else left
+            torn = left < HEAD.size or (offset and not any(head) and self._only_zeros())
+            length = left if torn else self._length(head, offset)
             if HEAD.size + length > left:
                 self.torn_bytes = left
                 return
@@ -54,11 +56,15 @@ class Frames:
             yield offset, record
             offset += HEAD.size + length
 
+    def _only_zeros(self) -> bool:
+        """A file system that lost its power may have given the file a length, but no bytes yet."""
+        return not any(any(chunk) for chunk in iter(lambda: self._file.read(CHUNK_BYTES), b""))
+
     def _length(self, head: bytes, offset: int) -> int:
         length, length_check, _ = HEAD.unpack(head)
         if length > RECORD_BYTES_MAX or length_check != xxh32_intdigest(head[: LENGTH.size]):
             found = "not a journal" if offset == 0 else f"damaged at offset {offset}: the length of a record"
-            raise journal_invalid(self._path, found, "what is before the damage can't be trusted to be all")
+            raise journal_invalid(self._path, found, "use a copy, or name another segment alone")
         return int(length)
 
     def _check(self, record: bytes, head: bytes, offset: int) -> None:
@@ -66,5 +72,5 @@ class Frames:
             raise journal_invalid(
                 self._path,
                 f"damaged at offset {offset}: a record of {len(record)} bytes",
-                "use a copy, or another segment",
+                "use a copy, or name another segment alone",
             )

@@ -25,15 +25,19 @@ class SegmentWriter:
         # Each counted by one thread only; their difference waits.
         self._put_bytes = 0
         self._done_bytes = 0
+        # Set by `put` and by the thread, never taken back: nothing more is taken, or written.
+        self._refusing = False
         self._failed = False
         self._thread = threading.Thread(target=self._run, name="journal", daemon=True)
         self._thread.start()
 
     def put(self, data: bytes, *, new_segment: bool) -> bool:
         """False: nothing can be written any more; why was logged."""
-        if not self._failed and self._put_bytes + len(data) - self._done_bytes > WAITING_BYTES_MAX:
-            self._fail(f"{WAITING_BYTES_MAX} bytes wait for the disk already")
-        if self._failed:
+        if self._failed or self._refusing:
+            return False
+        if self._put_bytes + len(data) - self._done_bytes > WAITING_BYTES_MAX:
+            self._refusing = True
+            self._warn(f"{WAITING_BYTES_MAX} bytes wait for the disk already")
             return False
         self._put_bytes += len(data)
         self._jobs.put((new_segment, data))
@@ -62,8 +66,8 @@ class SegmentWriter:
                 self._folder.begin_segment()
             self._folder.append(data)
         except OSError as error:
-            self._fail(str(error))
+            self._failed = True
+            self._warn(str(error))
 
-    def _fail(self, why: str) -> None:
-        self._failed = True
+    def _warn(self, why: str) -> None:
         log.warning("no more is written to the journal in %s: %s", self._folder.path, why)
