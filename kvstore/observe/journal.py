@@ -45,6 +45,11 @@ class Journal:
         self._gathered_first = self._next
         self._gathered_bytes = 0
 
+    @property
+    def count(self) -> int:
+        """Entries so far."""
+        return self._next - self._heading.first_entry
+
     def handle(self, store: Store, event: Event) -> Effects:
         """`store.handle(event)`, written down whatever comes of it."""
         try:

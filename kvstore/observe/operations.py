@@ -80,11 +80,12 @@ class OperationTeller:
         known = Ref(engine, operation.sequence) in self._tables.lines
         line = self._tables.line(engine, operation.sequence)
         line.session = line.session or operation.session
-        if len(operation.block_keys) > len(line.keys):
-            line.keys = list(operation.block_keys)
+        line.keys[: len(operation.block_keys)] = operation.block_keys
         if result.outcome is Outcome.OK:
             cached = result.cached_tokens // self._block_tokens
-            gone = self._tables.set_table(line, result.first_block, result.block_table, cached, granted=True)
+            gone = self._tables.grant(
+                line, result.first_block, result.block_table, cached, loading=_is_loading(result)
+            )
             yield from self._gone(gone, line)
         blocks = 0 if known else blocks_for_tokens(operation.token_count, self._block_tokens)
         words = result_words(result, blocks, self._block_tokens)
@@ -95,12 +96,12 @@ class OperationTeller:
         line = self._tables.line(engine, operation.sequence)
         if result.block_table:
             known = result.valid_tokens // self._block_tokens
-            gone = self._tables.set_table(line, 0, result.block_table, known, granted=True)
+            gone = self._tables.grant(line, 0, result.block_table, known, loading=_is_loading(result))
             yield from self._gone(gone, line)
         # Before the table is forgotten: the fact is about what was in it.
         yield self._about(f"{text}: {result_words(result)}", line, blocks=self._tables.held(line)), NONE
         if result.state in (SequenceState.SWAPPED, SequenceState.DROPPED):
-            line.table.clear()
+            self._tables.leave(line)
 
     def _gone(self, gone: tuple[Held, ...], line: Line) -> Iterator[Told]:
         if gone:
@@ -112,3 +113,7 @@ class OperationTeller:
         refs = {line.ref for line in lines}
         sessions = self._tables.sessions_of(refs)
         return Fact(text=text, blocks=blocks, sequences=frozenset(refs), sessions=sessions)
+
+
+def _is_loading(result: AllocateResult | SwapResult) -> bool:
+    return result.state is SequenceState.SWAPPING_IN

@@ -28,6 +28,8 @@ class Tables:
     def __init__(self) -> None:
         self.lines: dict[Ref, Line] = {}
         self.contents: dict[Place, Content] = {}
+        # Granted for a block that has still to be brought there.
+        self._loading: set[Place] = set()
 
     def line(self, engine: EngineId, sequence: SequenceId) -> Line:
         """Made where it isn't known yet."""
@@ -46,30 +48,52 @@ class Tables:
         places = [Place(Tier.GPU, frame) for frame in line.table[first:]]
         return tuple(Held(self.contents.setdefault(place, Content()), target=place) for place in places)
 
-    def set_table(
-        self, line: Line, first: int, frames: Sequence[Frame], known: int, *, granted: bool
+    def grant(
+        self, line: Line, first: int, frames: Sequence[Frame], known: int, *, loading: bool
     ) -> tuple[Held, ...]:
-        """Its frames from `first` on; the first `known` blocks of the sequence hold what its keys name.
-        Granted frames hold nothing of it yet, unless they stood there before; others were filled for it.
-        Returns what had to go from these frames."""
+        """Frames for its blocks from `first` on; up to `known` they hold, or are going to hold, what its
+        keys name. Returns what had to go from these frames."""
         old, line.table[first:] = list(line.table), frames
         gone = []
         for index, frame in enumerate(frames, first):
             key = line.keys[index] if index < min(known, len(line.keys)) else NO_KEY
             place = Place(Tier.GPU, frame)
             before = self.contents.get(place)
-            if granted:
-                own = index < len(old) and old[index] == frame
-            else:
-                own = before is not None and line.ref in before.sequences
+            own = index < len(old) and old[index] == frame
             if before is None or not (own or (key and before.key == key)):
-                if before is not None:
+                if before is not None and before.key:
                     gone.append(Held(before, source=place))
-                self.contents[place] = Content(key, published=bool(key))
+                self._fill(place, key)
+                if key and loading:
+                    self._loading.add(place)
             self.use(line, self.contents[place])
-            if key:
-                self.contents[place].key = key
-        return tuple(each for each in gone if each.content.key)
+        return tuple(gone)
+
+    def settle(self, line: Line, frames: Sequence[Frame], known: int) -> tuple[Held, ...]:
+        """It is resident in these frames: the first `known` blocks are there, behind them is room only.
+        Returns what was lost, or had to go."""
+        line.table[:] = frames
+        gone = []
+        for index, frame in enumerate(frames):
+            key = line.keys[index] if index < min(known, len(line.keys)) else NO_KEY
+            place = Place(Tier.GPU, frame)
+            before = self.contents.get(place)
+            own = before is not None and line.ref in before.sequences and not before.key
+            if before is None or not (own or (key and before.key == key)):
+                if before is not None and before.key:
+                    gone.append(Held(before, source=place))
+                self._fill(place, key)
+            self._loading.discard(place)
+            self.contents[place].key = key
+            self.use(line, self.contents[place])
+        return tuple(gone)
+
+    def leave(self, line: Line) -> None:
+        """It has no frames any more. What was not brought there yet never will be."""
+        for place in {Place(Tier.GPU, frame) for frame in line.table} & self._loading:
+            self._loading.discard(place)
+            self.contents.pop(place, None)
+        line.table.clear()
 
     def use(self, line: Line, content: Content) -> None:
         line.used.add(content)
@@ -80,11 +104,13 @@ class Tables:
     def commit(self, line: Line, first: int, keys: Sequence[BlockKey]) -> tuple[Held, ...]:
         """The blocks that have a key from now on."""
         line.keys[first : first + len(keys)] = keys
-        blocks = self.held(line, first)[: len(keys)]
-        for block, key in zip(blocks, keys, strict=False):
-            block.content.key = key
-            self.use(line, block.content)
-        return blocks
+        for block, key in zip(self.held(line, first), keys, strict=False):
+            if block.content.key != key and block.target is not None:
+                # A copy made before it was full is not the same any more.
+                self._fill(block.target, key, published=False)
+                for user in [*self._users(block.content), line]:
+                    self.use(user, self.contents[block.target])
+        return self.held(line, first)[: len(keys)]
 
     def fork(self, parent: Line, children: Iterable[SequenceId]) -> list[Line]:
         forked = []
@@ -104,6 +130,7 @@ class Tables:
 
     def move(self, source: Place, target: Place, key: BlockKey) -> tuple[Held, Content | None]:
         """A transfer of one block has started. Also returns what it takes the place of."""
+        self._loading.discard(target)
         before = self.contents.get(target)
         content = self.contents.get(source)
         if content is None or (key and content.key not in (NO_KEY, key)):
@@ -111,7 +138,8 @@ class Tables:
         if key:
             content.key, content.published = key, True
         replaced = before
-        if before is not None and (before.key == content.key or target.tier is Tier.GPU):
+        same = before is not None and before.key == content.key != NO_KEY
+        if before is not None and (same or target.tier is Tier.GPU):
             # The frame was granted for just this block.
             for line in list(self._users(before)):
                 self.use(line, content)
@@ -127,6 +155,7 @@ class Tables:
 
     def end(self, line: Line) -> None:
         """Freed, or its engine is gone. What it used stays its session's."""
+        self.leave(line)
         for content in line.used:
             content.sequences.discard(line.ref)
         self.lines.pop(line.ref, None)
@@ -134,6 +163,9 @@ class Tables:
     def end_session(self, session: str) -> None:
         for content in self.contents.values():
             content.sessions.discard(session)
+
+    def _fill(self, place: Place, key: BlockKey, *, published: bool = True) -> None:
+        self.contents[place] = Content(key, published=published and bool(key))
 
     def _users(self, content: Content) -> Iterator[Line]:
         return (self.lines[ref] for ref in content.sequences if ref in self.lines)

@@ -64,8 +64,8 @@ class Teller:
 
     def __init__(self, block_tokens: int) -> None:
         self.engines: dict[EngineId, Seen] = {}
-        self._tables = Tables()
-        self._operations = OperationTeller(self._tables, block_tokens)
+        self.tables = Tables()
+        self._operations = OperationTeller(self.tables, block_tokens)
         self._block_tokens = block_tokens
         self._transfers: dict[TransferId, tuple[Transfer, tuple[Held, ...]]] = {}
 
@@ -128,7 +128,7 @@ class Teller:
                     (ref,) = fact.sequences
                     seen.pending.append((answer.step, ref, committed))
         for copy in answer.copies:
-            blocks = self._tables.copy(copy.source, copy.target)
+            blocks = self.tables.copy(copy.source, copy.target)
             yield Fact(text=f"{where}: a frame that forks share is copied", blocks=blocks)
         yield from self._news(event.engine, answer.notices)
 
@@ -147,16 +147,16 @@ class Teller:
             if notice.revision <= seen.told or not isinstance(notice, SequenceMoved):
                 continue
             seen.told = notice.revision
-            line = self._tables.line(engine, notice.sequence)
+            line = self.tables.line(engine, notice.sequence)
             if notice.state is SequenceState.RESIDENT:
                 known = notice.valid_tokens // self._block_tokens
-                gone = self._tables.set_table(line, 0, notice.block_table, known, granted=False)
+                gone = self.tables.settle(line, notice.block_table, known)
                 if gone:
                     text = f"copies gone, sequence {notice.sequence} of engine {engine} has their frames now"
                     yield Fact(text=text, blocks=gone)
             elif notice.state in (SequenceState.SWAPPED, SequenceState.DROPPED):
-                line.table.clear()
-            blocks = self._tables.held(line) if notice.block_table else ()
+                self.tables.leave(line)
+            blocks = self.tables.held(line) if notice.block_table else ()
             yield self._about({line.ref}, f"engine {engine} is told: {notice_words(notice)}", blocks)
 
     def _lose(self, engine: EngineId, why: str) -> Iterator[Fact]:
@@ -165,15 +165,18 @@ class Teller:
         for step, ref, blocks in self._seen(engine).pending:
             text = f"never published: step {step} of engine {engine} did not complete"
             yield self._about({ref}, text, blocks)
+            for block in blocks:
+                # Perhaps not even written.
+                block.content.key = NO_KEY
         self._end(engine)
 
     def _end(self, engine: EngineId) -> None:
-        for line in self._tables.lines_of(engine):
-            self._tables.end(line)
+        for line in self.tables.lines_of(engine):
+            self.tables.end(line)
         self._seen(engine).pending.clear()
 
     def _of_engine(self, engine: EngineId, text: str) -> Fact:
-        return self._about({line.ref for line in self._tables.lines_of(engine)}, text)
+        return self._about({line.ref for line in self.tables.lines_of(engine)}, text)
 
     def _seen(self, engine: EngineId) -> Seen:
         return self.engines.setdefault(engine, Seen())
@@ -186,7 +189,7 @@ class Teller:
         pairs = zip(transfer.source_frames, transfer.target_frames, keys, strict=True)
         for source, target, key in pairs:
             place = Place(transfer.target, target)
-            block, before = self._tables.move(Place(transfer.source, source), place, key)
+            block, before = self.tables.move(Place(transfer.source, source), place, key)
             blocks.append(block)
             if before is not None and before.key:
                 replaced.append(Held(before, source=place))
@@ -209,7 +212,7 @@ class Teller:
             yield Fact(text=f"{text} failed", blocks=tuple(failed))
         for block in failed:
             if block.target is not None:
-                self._tables.drop(block.target, block.content)
+                self.tables.drop(block.target, block.content)
 
     def _delete(self, delete: DiskDelete) -> Fact:
         return Fact(text="deleted from disk", blocks=_by_key(stored.key for stored in delete.keys))
@@ -226,7 +229,7 @@ class Teller:
 
     def _about(self, refs: set[Ref], text: str, blocks: tuple[Held, ...] = ()) -> Fact:
         return Fact(
-            text=text, blocks=blocks, sequences=frozenset(refs), sessions=self._tables.sessions_of(refs)
+            text=text, blocks=blocks, sequences=frozenset(refs), sessions=self.tables.sessions_of(refs)
         )
 
     def _named(self, event: Event) -> set[Ref]:
