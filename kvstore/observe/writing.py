@@ -35,7 +35,8 @@ class SegmentWriter:
         """False: nothing can be written any more; why was logged."""
         if self._failed or self._refusing:
             return False
-        if self._put_bytes + len(data) - self._done_bytes > WAITING_BYTES_MAX:
+        # Whatever its own size: what was found on disk at the start is one record.
+        if self._put_bytes - self._done_bytes > WAITING_BYTES_MAX:
             self._refusing = True
             self._warn(f"{WAITING_BYTES_MAX} bytes wait for the disk already")
             return False
