@@ -7,15 +7,17 @@ from msgspec.structs import replace
 
 from kvstore.core.effects import Effects, StepAnswer
 from kvstore.core.errors import CheckFailed, KVStoreError
-from kvstore.core.events import BlocksFound, Detach
+from kvstore.core.events import BlocksFound, Detach, KeepAlive
+from kvstore.core.types import StepNumber
 from kvstore.observe.reading import find_runs
-from kvstore.observe.records import Entry, Failure
+from kvstore.observe.records import Entry, Failure, Refusal
 from kvstore.observe.replay import replay
 from tests.core.caller import Caller
 from tests.core.fuzz import Fuzz
 from tests.core.world import World, engine_id, make_store, text
 from tests.observe.helpers import journaled, write_records
 from tests.observe.helpers import replay as run_replay
+from tests.server.harness import until
 
 SIZES = [{"cpu_frames": 12, "disk_frames": 20}, {"cpu_frames": 6}, {}]
 
@@ -31,6 +33,10 @@ def test_a_fuzz_run_has_the_same_effects_again(tmp_path: Path, sizes: dict[str, 
     assert replayed.entries == sum(1 for _ in found.entries()) > 200
     done = run_replay(tmp_path)
     assert (done.exit_code, f"{replayed.entries} events, the same effects" in done.output) == (0, True)
+
+
+def count_entries(path: Path) -> int:
+    return sum(1 for run in find_runs(path) for _ in run.entries())
 
 
 def small_run(path: Path) -> list[Entry]:
@@ -79,6 +85,21 @@ def test_a_refusal_is_a_refusal_again(tmp_path: Path) -> None:
     assert run_replay(tmp_path).exit_code == 0
 
 
+def test_a_refusal_for_another_reason_is_found_but_not_another_wording(tmp_path: Path) -> None:
+    world = World(make_store())
+    with journaled(world.store, tmp_path / "good"), pytest.raises(KVStoreError):
+        world.handle(KeepAlive(time=100.0, engine=engine_id(1), completed_step=StepNumber(0)))
+    [run] = find_runs(tmp_path / "good")
+    [entry] = run.entries()
+    for outcome, status in (
+        (Refusal(reason="ENGINE_EXPIRED", text="in other words"), 0),
+        (Refusal(reason="STEP_GAP", text="in other words"), 1),
+    ):
+        segment = tmp_path / "0000000001.journal"
+        write_records(segment, run.heading, replace(entry, outcome=outcome))
+        assert run_replay(segment).exit_code == status
+
+
 def test_an_event_that_is_refused_now_only_is_told(tmp_path: Path) -> None:
     entries = small_run(tmp_path / "good")
     [run] = find_runs(tmp_path / "good")
@@ -99,6 +120,8 @@ def test_a_bug_is_met_again_and_is_the_end(tmp_path: Path) -> None:
         with pytest.raises(CheckFailed):
             world.handle(BlocksFound(time=world.time))
         path = journal.path
+        # The process may end any moment: it does not wait for the next tick, nor for the end.
+        until(lambda: count_entries(path), lambda entries: entries == journal.count)
     [run] = find_runs(path)
     replayed = replay(run)
     assert replayed.failure == Failure(

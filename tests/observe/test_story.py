@@ -15,7 +15,7 @@ from kvstore.core.types import Retention
 from kvstore.observe.reading import find_runs
 from kvstore.observe.selecting import parse_selector
 from tests.core.caller import Caller
-from tests.core.ops import allocate, fork, free, swap_in, swap_out
+from tests.core.ops import allocate, commit, fork, free, swap_in, swap_out
 from tests.core.world import World, keys_of, make_store, text
 from tests.observe.helpers import journaled, replay, write_records
 
@@ -119,6 +119,38 @@ def test_a_story_is_told_from_the_middle_on_too(tmp_path: Path) -> None:
     known = next(place for place, line in enumerate(whole) if "to DISK started" in line)
     assert told_of_part == whole[known:]
     assert len(told_of_part) > 5
+
+
+def test_a_step_asked_again_is_told_once(tmp_path: Path) -> None:
+    world = World(make_store())
+    with journaled(world.store, tmp_path):
+        caller = Caller(world)
+        caller.begin(1, TOKENS)
+        caller.step_number -= 1
+        caller.step(commit(1, KEYS))
+    told = replay(tmp_path, "--story", "sequence=1").output
+    assert (told.count("Allocate"), told.count("Commit")) == (1, 1)
+
+
+def test_what_was_loaded_and_left_is_known_until_its_frame_is_used_again(tmp_path: Path) -> None:
+    world = World(make_store(gpu_frames=6, cpu_frames=8))
+    with journaled(world.store, tmp_path):
+        caller = Caller(world)
+        caller.cache(TOKENS)
+        world.drain()
+        # Out of the GPU, back in by a load, free, and out again.
+        for sequence in (1, 3):
+            caller.allocate(sequence, 24)
+            caller.step(free(sequence))
+            caller.step()
+            caller.allocate(sequence + 1, 13, KEYS)
+            world.drain()
+            caller.keep_alive()
+            caller.step(free(sequence + 1))
+            caller.step()
+    told = replay(tmp_path, "--story", f"block={KEYS[0].hex()}").output
+    assert told.count("from CPU to GPU ended well") == 2
+    assert told.count("copies gone") == 2
 
 
 @pytest.mark.parametrize(
