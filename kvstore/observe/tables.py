@@ -166,6 +166,7 @@ class Tables:
 
     def _fill(self, place: Place, key: BlockKey, *, published: bool = True) -> None:
         self.contents[place] = Content(key, published=published and bool(key))
+        self._loading.discard(place)
 
     def _users(self, content: Content) -> Iterator[Line]:
         return (self.lines[ref] for ref in content.sequences if ref in self.lines)
