@@ -10,9 +10,8 @@ from collections.abc import Callable, Sequence
 from statistics import median
 from time import perf_counter
 
-import numpy as np
-
 from kvstore.client.keys import block_keys
+from kvstore.core.blocks import NO_ROWS
 from kvstore.core.config import StoreConfig
 from kvstore.core.effects import AllocateResult, StepAnswer
 from kvstore.core.events import Allocate, Attach, Commit, Free, Operation, Step
@@ -129,11 +128,11 @@ class CoreCases:
 
     def take_and_free_rows(self) -> float:
         """The memory level alone: what a step calls for the blocks of all its operations together."""
-        memory, none = self.driven.store.memory, np.empty(0, np.intp)
+        memory = self.driven.store.memory
 
         def once() -> float:
             start = perf_counter()
-            rows = memory.grant(none, BATCH)
+            rows = memory.grant(NO_ROWS, BATCH)
             if rows is None:
                 raise RuntimeError("no room")
             memory.blocks.give_up(rows)
