@@ -40,10 +40,9 @@ def engine_id(field: str, name: str) -> EngineId:
 
 
 def block_keys(keys: Sequence[bytes]) -> tuple[BlockKey, ...]:
-    if not keys:
-        return ()
-    taken = tuple(keys)
-    if set(map(len, taken)) - {KEY_BYTES}:
+    # A slice is taken in one go; to walk along the field takes twice as long.
+    taken = tuple(keys[:])
+    if list(map(len, taken)).count(KEY_BYTES) != len(taken):
         index, key = next((index, key) for index, key in enumerate(taken) if len(key) != KEY_BYTES)
         refuse(f"block_keys[{index}]", key, f"{len(key)} bytes long", f"a digest of {KEY_BYTES} bytes")
     # A cast, for to call a NewType once a key costs more than the check.
@@ -57,7 +56,7 @@ def sequence_ids(field: str, ids: Sequence[int], most: int) -> tuple[SequenceId,
 
 
 def short_text(field: str, name: str) -> str:
-    if name and len(name.encode()) > TEXT_BYTES_MAX:
+    if len(name.encode()) > TEXT_BYTES_MAX:
         refuse(field, name, "too long", f"at most {TEXT_BYTES_MAX} bytes")
     return name
 
