@@ -1,4 +1,4 @@
-"""A stream called as if it were unary: one request, one answer."""
+"""A stream used as calls: one request, one answer, and time for other work between."""
 
 import queue
 from collections.abc import Iterator
@@ -18,7 +18,13 @@ class Streamed(Generic[Request, Response]):
         self._responses = method(self._sent())
 
     def __call__(self, request: Request) -> Response:
+        self.send(request)
+        return self.receive()
+
+    def send(self, request: Request) -> None:
         self._requests.put(request)
+
+    def receive(self) -> Response:
         return next(self._responses)
 
     def __enter__(self) -> Self:

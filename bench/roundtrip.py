@@ -4,7 +4,7 @@ The client side is the generated stub with requests made before, and for the ech
 server, and the protobuf of the client.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
 from statistics import median
 from time import perf_counter
@@ -20,7 +20,7 @@ from bench.report import Row, make_row
 from kvstore.client import operations
 from kvstore.v1 import kvstore_pb2 as pb
 
-__all__ = ["echo_of_step", "in_turns", "round_trips", "time_lap"]
+__all__ = ["echo_of_step", "round_trips", "time_calls", "time_lap"]
 
 LOOKUP_KEYS = 1024
 LOOKUPS = 50
@@ -28,23 +28,25 @@ LOOKUPS = 50
 Request = TypeVar("Request")
 
 
-def round_trips(addresses: Addresses, rounds: int) -> list[Row]:
+def round_trips(addresses: Addresses, request: bytes, rounds: int) -> list[Row]:
+    """`request`: of the echo, with the sizes of a step and its answer."""
     with grpc.insecure_channel(addresses.service) as service, grpc.insecure_channel(addresses.echo) as echo:
         engine = RawEngine(service)
-        rows = [
-            _step("unary", engine, engine.stub.Step, echo_unary(echo), rounds),
-            _lookup(engine, echo_unary(echo), rounds),
-        ]
+        unary = _step("unary", engine, engine.stub.Step, echo_unary(echo), request, rounds)
         with Streamed(engine.stub.StepStream) as step, Streamed(echo_stream(echo)) as echoed:
-            rows.insert(1, _step("stream", engine, step, echoed, rounds))
+            stream = _step("stream", engine, step, echoed, request, rounds)
+        lookup = _lookup(engine, echo_unary(echo), rounds)
         engine.detach()
-    return rows
+    return [unary, stream, lookup]
 
 
-def echo_of_step(engine: RawEngine) -> bytes:
+def echo_of_step(address: str) -> bytes:
     """The echo's request with the sizes of a step in the middle of a lap, and of its answer."""
-    lap = engine.lap()
-    responses = [engine.stub.Step(request) for request in lap]
+    with grpc.insecure_channel(address) as channel:
+        engine = RawEngine(channel)
+        lap = engine.lap()
+        responses = [engine.stub.Step(request) for request in lap]
+        engine.detach()
     middle = len(lap) // 2
     return make_request(lap[middle].ByteSize(), responses[middle].ByteSize())
 
@@ -53,12 +55,22 @@ def time_lap(engine: RawEngine, step: Callable[[pb.StepRequest], pb.StepResponse
     """Seconds of each step, but for those that create and free the sequences."""
     create, *grow, free = engine.lap()
     step(create)
-    seconds = _time(step, grow)
+    seconds = time_calls(step, grow)
     step(free)
     return seconds
 
 
-def in_turns(
+def time_calls(call: Callable[[Request], object], requests: Iterable[Request]) -> list[float]:
+    """Seconds of each call."""
+    seconds = []
+    for request in requests:
+        begin = perf_counter()
+        call(request)
+        seconds.append(perf_counter() - begin)
+    return seconds
+
+
+def _in_turns(
     rounds: int, measured: Callable[[], list[float]], reference: Callable[[], list[float]]
 ) -> tuple[list[float], list[float]]:
     """The medians of each round in microseconds; a first round warms up."""
@@ -72,10 +84,11 @@ def _step(
     engine: RawEngine,
     step: Callable[[pb.StepRequest], pb.StepResponse],
     echo: Callable[[bytes], bytes],
+    request: bytes,
     rounds: int,
 ) -> Row:
-    same = [echo_of_step(engine)] * LAP_STEPS
-    samples, references = in_turns(rounds, partial(time_lap, engine, step), partial(_time, echo, same))
+    same = [request] * LAP_STEPS
+    samples, references = _in_turns(rounds, partial(time_lap, engine, step), partial(time_calls, echo, same))
     return make_row(f"Step of 16 operations, {form}", "us", samples, reference=references, ratio_at_most=1.3)
 
 
@@ -91,19 +104,10 @@ def _lookup(engine: RawEngine, echo: Callable[[bytes], bytes], rounds: int) -> R
     if response.blocks_cached != LOOKUP_KEYS:
         raise SystemExit(f"{response.blocks_cached} of {LOOKUP_KEYS} blocks were found")
     same = make_request(request.ByteSize(), response.ByteSize())
-    samples, references = in_turns(
+    samples, references = _in_turns(
         rounds,
-        partial(_time, engine.stub.Lookup, [request] * LOOKUPS),
-        partial(_time, echo, [same] * LOOKUPS),
+        partial(time_calls, engine.stub.Lookup, [request] * LOOKUPS),
+        partial(time_calls, echo, [same] * LOOKUPS),
     )
     name = "Lookup of 16,384 tokens: 1,024 keys, all cached"
     return make_row(name, "us", samples, reference=references, ratio_at_most=1.5)
-
-
-def _time(call: Callable[[Request], object], requests: Sequence[Request]) -> list[float]:
-    seconds = []
-    for request in requests:
-        begin = perf_counter()
-        call(request)
-        seconds.append(perf_counter() - begin)
-    return seconds

@@ -137,6 +137,10 @@ class FakeService(rpc.KVStoreServicer):
         self.after("Step")
         return answer
 
+    def StepStream(self, requests, context):
+        for request in requests:
+            yield self.Step(request, context)
+
     def Lookup(self, request, context):
         self._enter("Lookup", request, context)
         return pb.LookupResponse(blocks_cached=len(request.block_keys))
