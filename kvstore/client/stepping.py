@@ -6,6 +6,7 @@ with the first step that fails in any way, and the next step opens another.
 """
 
 import queue
+import threading
 import time
 from collections.abc import Iterator
 
@@ -30,16 +31,23 @@ class StepStream:
         self._method = method
         self._deadline_seconds = deadline_seconds
         self._open: StreamedStep | None = None
+        self._closed = False
 
     def start(self, request: pb.StepRequest) -> "StreamedStep":
         """Sends it, and does not wait for the answer."""
-        if self._open is None or self._open.has_ended:
-            self._open = StreamedStep(self._method, self._deadline_seconds)
-        self._open.send(request)
-        return self._open
+        stream = self._open
+        if stream is None or not stream.is_free:
+            if stream is not None:
+                stream.close()
+            stream = self._open = StreamedStep(self._method, self._deadline_seconds)
+        if self._closed:  # Looked at when `close` can see the stream: one of the two ends it.
+            stream.close()
+        stream.send(request)
+        return stream
 
     def close(self) -> None:
-        """Whoever waits for an answer is told that there is none."""
+        """For good, and from any thread. Whoever waits for an answer is told that there is none."""
+        self._closed = True
         if self._open is not None:
             self._open.close()
 
@@ -52,12 +60,17 @@ class StreamedStep:
         method: "grpc.StreamStreamMultiCallable[pb.StepRequest, pb.StepResponse]",
         deadline_seconds: float,
     ) -> None:
-        self.has_ended = False
         self._deadline_seconds = deadline_seconds
         self._requests: queue.SimpleQueue[pb.StepRequest | None] = queue.SimpleQueue()
+        self._has_ended = False
         self._in_flight = False
         self._waits_until = float("inf")
         self._call = method(self._sent())
+
+    @property
+    def is_free(self) -> bool:
+        """An answer that nobody has taken, after an interrupt say, must not be taken for another's."""
+        return not (self._has_ended or self._in_flight)
 
     def send(self, request: pb.StepRequest) -> None:
         self._in_flight = True
@@ -78,12 +91,13 @@ class StreamedStep:
         return response
 
     def close(self) -> None:
-        self.has_ended = True
+        self._has_ended = True
         self._requests.put(None)
         self._call.cancel()
 
     def _sent(self) -> Iterator[pb.StepRequest]:
-        """What gRPC's thread runs."""
+        """What gRPC's thread runs; it is named for those who look at threads."""
+        threading.current_thread().name = "kvstore-steps"
         while True:
             try:
                 request = self._requests.get(
