@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NoReturn, cast
 from uuid import UUID
 
@@ -32,6 +33,7 @@ def engine_name(engine: EngineId) -> str:
     return f"engines/{engine}"
 
 
+@lru_cache(maxsize=4096)  # Each call names one, and there are few.
 def engine_id(field: str, name: str) -> EngineId:
     match = ENGINE_NAME.fullmatch(name)
     if match is None:
