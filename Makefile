@@ -16,7 +16,7 @@ export TOKENIZERS_PARALLELISM ?= false
 # Models come out of installed packages; nothing is fetched at run time.
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: install demo test check format protos clean
+.PHONY: install demo test mutate check format protos clean
 
 install: $(STAMP)
 
@@ -33,6 +33,10 @@ demo: $(STAMP)
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -q
+
+# Whether the tests find each of the faults in tools/mutations.txt.
+mutate: $(STAMP)
+	$(BIN)/python tools/mutate.py
 
 check: $(STAMP)
 	$(BIN)/ruff format --check

@@ -21,6 +21,14 @@ settings.register_profile("kvstore", deadline=None)
 settings.load_profile("kvstore")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--rewrite-scenarios",
+        action="store_true",
+        help="write what is seen into tests/scenarios/*.txt, to be reviewed as a diff",
+    )
+
+
 @pytest.fixture(scope="module", autouse=True)
 def nothing_left_running() -> Iterator[None]:
     """Fails a module that leaves a non-daemon thread or a child process behind.

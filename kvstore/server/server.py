@@ -14,6 +14,7 @@ import grpc.aio
 
 from kvstore.core.errors import ConfigInvalid
 from kvstore.observe.folder import JournalFolder
+from kvstore.server.calls import Streams
 from kvstore.server.config import ServeConfig
 from kvstore.server.driver import Driver
 from kvstore.server.service import make_server
@@ -57,7 +58,8 @@ async def _serve(config: ServeConfig, stop: asyncio.Event, journal: JournalFolde
 
 
 async def _serve_sockets(config: ServeConfig, driver: Driver, stop: asyncio.Event) -> None:
-    server = make_server(driver, tether_path(config.socket))
+    streams = Streams()
+    server = make_server(driver, tether_path(config.socket), streams)
     bound: dict[Path, tuple[int, int]] = {}
     try:
         with claimed(config.socket), private_files():
@@ -70,6 +72,7 @@ async def _serve_sockets(config: ServeConfig, driver: Driver, stop: asyncio.Even
         await stop.wait()
         log.info("stopping")
         driver.end_waits()
+        streams.close()
         await server.stop(CALLS_SECONDS)
         await driver.drain(DRAIN_SECONDS)
     finally:
