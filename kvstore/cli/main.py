@@ -7,6 +7,7 @@ import typer
 
 from kvstore import __version__
 from kvstore.cli.demo import demo
+from kvstore.cli.replay import replay
 from kvstore.cli.serve import serve
 from kvstore.cli.status import status
 from kvstore.client.errors import ClientError
@@ -23,6 +24,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(demo)
+app.command()(replay)
 app.command()(serve)
 app.command()(status)
 

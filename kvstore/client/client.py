@@ -146,7 +146,7 @@ class Client:
         attachment = self._attached()
         if completed_step is None:
             completed_step = attachment.next_step - 1
-        return attachment.step(operations, completed_step)
+        return attachment.start_step(operations, completed_step).result()
 
     def wait_events(self, seconds: float, *, completed_step: int | None = None) -> list[pb.Event]:
         """Waits for events not told yet; may come back early with none.

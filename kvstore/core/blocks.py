@@ -91,10 +91,11 @@ class Blocks:
         # Also of a block that has left the index, as long as it lies on disk under it.
         self.key: list[bytes] = [b""] * capacity
 
-        # Of indexed blocks. The session, or lone sequence, that published the block; whether a second
-        # sequence has used it; whether one outside that session has.
-        self.owner = np.zeros(capacity, np.int64)
+        # Whether a second sequence has used it.
         self.reused = np.zeros(capacity, np.bool_)
+        # Of indexed blocks. The session, or lone sequence, that published the block; whether one outside
+        # that session has used it.
+        self.owner = np.zeros(capacity, np.int64)
         self.shared = np.zeros(capacity, np.bool_)
         # Whether a copy is wanted on disk as soon as one is in the CPU tier.
         self.to_disk = np.zeros(capacity, np.bool_)
@@ -120,6 +121,7 @@ class Blocks:
         self.generation[rows] += np.uint32(1)
         self.taken[rows] = False
         self.offered[rows] = False
+        self.reused[rows] = False
         self._free[self.free_count : self.free_count + rows.size] = rows
         self.free_count += rows.size
 

@@ -112,7 +112,9 @@ class Steps:
                 if child not in engine.sequences:
                     engine.sequences[child] = parent.fork(child, self._config.block_tokens)
                     children.append(engine.sequences[child])
-        self._memory.blocks.hold(concat([child.rows for child in children]))
+        rows = concat([child.rows for child in children])
+        self._memory.blocks.hold(rows)
+        self._memory.blocks.reused[rows] = True
 
     def _end_sessions(
         self,

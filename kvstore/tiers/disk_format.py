@@ -119,8 +119,8 @@ class BlockEntry(Struct, frozen=True, kw_only=True, gc=False):
         """ValueError where this isn't what `pack` made for this name."""
         if len(record) != _ENTRY.size + SUM_BYTES or record[0] != _ENTRY_VERSION:
             raise ValueError(f"not a block entry of version {_ENTRY_VERSION}: {record[:8].hex()}…")
-        fields, total = record[: _ENTRY.size], record[_ENTRY.size :]
-        if len(name) != _BLOCK_NAME.size or total != _sum("blocks", name, fields):
+        fields = record[: _ENTRY.size]
+        if len(name) != _BLOCK_NAME.size or not record.endswith(_sum("blocks", name, fields)):
             raise ValueError("wrong checksum of the block's entry")
         _, size, parent, checksum, writer, created_ns = _ENTRY.unpack(fields)
         namespace, tenant, _ = _BLOCK_NAME.unpack(name)

@@ -508,12 +508,18 @@ def test_status_without_a_service_is_one_line(folder: Path) -> None:
     assert "none.sock" in done.stderr
 
 
-def test_bytes_that_are_no_message_are_one_line_in_the_log(service: Service) -> None:
+def test_bytes_that_are_no_message_are_refused_without_a_word_in_the_log(service: Service) -> None:
     with grpc.insecure_channel(f"unix:{service.socket}") as channel:
         step = channel.unary_unary("/kvstore.v1.KVStore/Step", bytes, bytes)
-        with pytest.raises(grpc.RpcError):
+        with pytest.raises(grpc.RpcError) as error:
             step(b"\xff\xff\xff", timeout=DEADLINE_SECONDS)
-    until(lambda: service.log, lambda log: "refused a message" in log)
+    assert error.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert (refusal(error.value).reason, refusal(error.value).metadata["field"]) == (
+        "FIELD_INVALID",
+        "request",
+    )
+    assert service.end() == 0
+    assert "WARNING" not in service.log
     assert "Traceback" not in service.log
 
 
