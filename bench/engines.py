@@ -46,7 +46,7 @@ def _rows(workers: list[Connection], form: str, rounds: int) -> list[Row]:
     name = f"four engines at once, {form}"
     return [
         make_row(f"{name}: Step", "us", samples[1:], reference=references[1:], ratio_at_most=1.3),
-        make_row(f"{name}: steps of the slowest over those of the fastest", "", evenness[1:], at_least=0.5),
+        make_row(f"{name}: steps, slowest over fastest", "", evenness[1:], at_least=0.5),
     ]
 
 

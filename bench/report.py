@@ -67,9 +67,9 @@ def make_row(
     ratio = median(ratios) if ratios else None
     goal, met = None, None
     if at_most is not None:
-        goal, met = f"<= {at_most:g} {unit}", value <= at_most
+        goal, met = f"<= {at_most:g} {unit}".rstrip(), value <= at_most
     elif at_least is not None:
-        goal, met = f">= {at_least:g} {unit}", value >= at_least
+        goal, met = f">= {at_least:g} {unit}".rstrip(), value >= at_least
     elif ratio_at_most is not None and ratio is not None:
         goal, met = f"<= {ratio_at_most:g} x", ratio <= ratio_at_most
     return Row(
@@ -110,7 +110,7 @@ def _spread(samples: Sequence[float]) -> float:
 
 
 def _told(row: Row) -> str:
-    line = f"{row.name:<60} {row.value:>12,.4g} ±{row.spread / 2:<9,.2g} {row.unit:<9}"
+    line = f"{row.name:<62} {row.value:>12,.4g} ±{row.spread / 2:<9,.2g} {row.unit:<9}"
     if row.ratio is not None and row.ratio_spread is not None:
         line += f" {row.ratio:.3f} ±{row.ratio_spread / 2:.3f} x of {row.reference:,.4g}"
     if row.goal is not None:
