@@ -38,9 +38,10 @@ from kvstore.core.types import (
     SwapMode,
     WriterId,
 )
-from tests.core.ops import activity, allocate, commit, end_session, fork, free, swap_in, swap_out
-from tests.core.shadow import BLOCK_TOKENS, CopyFrame, ReadTokens, WriteTokens
-from tests.core.world import World, engine_id, keys_of
+from kvstore.sim.ops import activity, allocate, commit, end_session, fork, free, swap_in, swap_out
+from kvstore.sim.shadow import BLOCK_TOKENS, CopyFrame, ReadTokens, WriteTokens
+from kvstore.sim.world import World, engine_id, keys_of
+from kvstore.sim.wrong import Wrong, expect
 
 __all__ = ["Line", "RandomEngine", "Texts"]
 
@@ -132,7 +133,8 @@ class RandomEngine:
             operations=tuple(operations),
         )
         answer = self.world.handle(event).answer
-        assert isinstance(answer, StepAnswer)
+        if not isinstance(answer, StepAnswer):
+            raise Wrong(f"a step is answered with {answer}")
         # In the order of the phases: a child has its parent's table from before the parent's Allocate.
         pairs = list(zip(operations, answer.results, strict=True))
         for operation, result in sorted(pairs, key=lambda pair: not isinstance(pair[0], Fork)):
@@ -316,7 +318,7 @@ class RandomEngine:
         if result.outcome is Outcome.LATER:
             return
         first = result.first_block
-        assert len(line.table) >= first
+        expect(len(line.table) >= first, f"blocks before {first} were left out, and not known")
         line.table = line.table[:first] + list(result.block_table)
         line.room = operation.token_count
         if line.state is SequenceState.DROPPED:
