@@ -1,26 +1,30 @@
-"""A small world around a real Store: links that move bytes, and time.
+"""A small world around a real store: memory, transfers under way, and time.
 
 Every event goes through `World.handle`, which checks all invariants of the store after it, and
-that no transfer touches a frame that work of an engine still uses.
+that no transfer touches a frame that work of an engine still uses. When transfers end is for the
+carrier to say: tests end them by hand, the simulator by its clock (`links.py`).
 """
 
-import hashlib
 import random
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from kvstore.core.config import StoreConfig
-from kvstore.core.effects import Effects, Transfer
+from kvstore.core.effects import DiskDelete, Effects, Transfer
 from kvstore.core.events import BlocksFound, Event, Tick, TransferEnded
 from kvstore.core.invariants import check_invariants
 from kvstore.core.store import Store
-from kvstore.core.types import BlockKey, EngineId, NamespaceId, StoredKey, TenantId, Tier, WriterId
+from kvstore.core.types import StoredKey, TenantId, Tier
 from kvstore.policy.eviction import Lru
 from kvstore.policy.swap import LengthThreshold
-from kvstore.sim.shadow import BLOCK_TOKENS, Content, Shadow, Work
+from kvstore.sim.records import Executed, Handled, Log, Moved
+from kvstore.sim.shadow import Failed, Shadow, Version
+from kvstore.sim.texts import BLOCK_TOKENS, Content, stored_keys
+from kvstore.sim.work import Space, Work
 from kvstore.sim.wrong import Wrong, expect
 
-__all__ = ["BLOCK_TOKENS", "Moving", "World", "engine_id", "keys_of", "make_store", "stored_keys", "text"]
+__all__ = ["TENANTS", "ByHand", "Carrier", "Moving", "World", "make_store"]
 
 TENANTS = {"a": TenantId(1), "b": TenantId(2)}
 
@@ -35,6 +39,7 @@ def make_store(
     sequences_max: int = 65_536,
     operations_max: int = 4_096,
     transfer_blocks_max: int = 32,
+    transfers_per_link_max: int = 2,
 ) -> Store:
     config = StoreConfig(
         block_tokens=BLOCK_TOKENS,
@@ -47,74 +52,85 @@ def make_store(
         sequences_max=sequences_max,
         operations_max=operations_max,
         transfer_blocks_max=transfer_blocks_max,
+        transfers_per_link_max=transfers_per_link_max,
     )
     return Store(config, Lru(), LengthThreshold(drop_tokens_max))
 
 
-def engine_id(number: int) -> EngineId:
-    return EngineId(f"00000000-0000-4000-8000-{number:012d}")
-
-
-def text(number: int, token_count: int) -> Content:
-    """Tokens that no other text has."""
-    return tuple(range(number * 1_000_000, number * 1_000_000 + token_count))
-
-
-def keys_of(tokens: Iterable[int]) -> tuple[BlockKey, ...]:
-    """Keys of the full blocks of a text."""
-    digest, keys, block = hashlib.sha256(), [], []
-    for token in tokens:
-        block.append(token)
-        if len(block) == BLOCK_TOKENS:
-            digest.update(repr(block).encode())
-            keys.append(BlockKey(digest.digest()))
-            block = []
-    return tuple(keys)
-
-
-def stored_keys(tokens: Content, *, tenant: int = 1, namespace: int = 1) -> list[StoredKey]:
-    """The full blocks of a text as the disk names them, written by writer 7."""
-    keys = keys_of(tokens)
-    return [
-        StoredKey(
-            namespace=NamespaceId(namespace),
-            tenant=TenantId(tenant),
-            key=key,
-            parent=parent,
-            writer=WriterId(7),
-        )
-        for key, parent in zip(keys, (BlockKey(b""), *keys), strict=False)
-    ]
-
-
 @dataclass(slots=True, eq=False)
 class Moving:
-    """A transfer under way. Its bytes move at some moment between its start and its end."""
+    """A transfer under way. Its bytes move at some moment between its start and its end, on each rank
+    at another."""
 
     transfer: Transfer
-    failed: set[int] = field(default_factory=set)
+    failed: Failed = field(default_factory=set)
+    moved: set[int] = field(default_factory=set)
+    # All its bytes have moved.
     done: bool = False
+
+
+class Carrier(Protocol):
+    """Decides when and how well what the store has started is done."""
+
+    def carry(self, world: "World", moving: Moving) -> None: ...
+    def delete(self, world: "World", delete: DiskDelete) -> None: ...
+    def before_write(self, world: "World", moving: Moving) -> None: ...
+
+
+class ByHand:
+    """For tests: transfers end when they are told to, and some fail."""
+
+    def __init__(self, rng: random.Random, fail_share: float) -> None:
+        self._random, self._fail_share = rng, fail_share
+
+    def carry(self, world: "World", moving: Moving) -> None:
+        count = len(moving.transfer.source_frames)
+        if self._random.random() < self._fail_share:
+            whole = moving.transfer.target is Tier.DISK
+            places = range(count) if whole else [self._random.randrange(count)]
+            moving.failed = {(self._random.choice(world.shadow.ranks), place) for place in places}
+        if self._random.random() < 0.5:
+            world.move(moving)
+
+    def delete(self, world: "World", delete: DiskDelete) -> None:
+        world.shadow.disk.delete(delete)
+
+    def before_write(self, world: "World", moving: Moving) -> None:
+        """Deletes have reached the disk already."""
 
 
 class World:
     """One store, the bytes behind it and its clock, driven by a seed."""
 
-    def __init__(self, store: Store, seed: int = 0, fail_share: float = 0.0) -> None:
+    def __init__(
+        self,
+        store: Store,
+        seed: int = 0,
+        fail_share: float = 0.0,
+        rank_count: int = 1,
+        carrier: Carrier | None = None,
+    ) -> None:
         self.store = store
         self.random = random.Random(seed)
-        self.fail_share = fail_share
-        self.shadow = Shadow()
+        self.carrier = carrier or ByHand(self.random, fail_share)
+        self.shadow = Shadow(rank_count)
         self.time = 100.0
         self.under_way: list[Moving] = []
         # Work that engines have sent to their GPU stream and that has not run yet, by engine.
         self.pending: dict[int, list[tuple[int, Work]]] = {}
+        self.log: Log = []
 
     def handle(self, event: Event) -> Effects:
-        effects = self.store.handle(event)
+        record = Handled(self.time, event)
+        self.log.append(record)
+        effects = record.effects = self.store.handle(event)
         for delete in effects.deletes:
-            self.shadow.delete(delete)
+            self.carrier.delete(self, delete)
         for transfer in effects.transfers:
-            self._start(transfer)
+            self._check_unused(transfer)
+            moving = Moving(transfer)
+            self.under_way.append(moving)
+            self.carrier.carry(self, moving)
         check_invariants(self.store)
         return effects
 
@@ -124,41 +140,53 @@ class World:
         for tokens in texts:
             for place, key in enumerate(stored_keys(tokens, tenant=tenant, namespace=namespace)):
                 found[key] = None
-                self.shadow.put(key, tokens[place * BLOCK_TOKENS : (place + 1) * BLOCK_TOKENS])
+                block = tokens[place * BLOCK_TOKENS : (place + 1) * BLOCK_TOKENS]
+                self.shadow.disk.put(key, tuple(Version(Space(), place, 1, block) for _ in self.shadow.ranks))
         self.handle(BlocksFound(time=self.time, blocks=tuple(found)))
 
     # ------------------------------------------------------------------------ transfers
 
-    def _start(self, transfer: Transfer) -> None:
-        self._check_unused(transfer)
-        moving = Moving(transfer)
-        count = len(transfer.source_frames)
-        if self.random.random() < self.fail_share:
-            # A write to disk fails whole.
-            whole = transfer.target is Tier.DISK
-            moving.failed = set(range(count)) if whole else {self.random.randrange(count)}
-        if self.random.random() < 0.5:
-            self._move(moving)
-        self.under_way.append(moving)
-
-    def _move(self, moving: Moving) -> None:
-        if not moving.done:
-            if moving.transfer.source is Tier.DISK:
-                for place in moving.failed:
-                    self.shadow.spoil(moving.transfer.keys[place])
-            self.shadow.transfer(moving.transfer, moving.failed)
+    def move(self, moving: Moving, ranks: Iterable[int] | None = None) -> None:
+        """The bytes of these ranks move, if they have not yet; without any named, those of all."""
+        if moving.done:
+            return
+        transfer, shadow = moving.transfer, self.shadow
+        if transfer.target is Tier.DISK:
+            # All ranks' parts of all blocks in one transaction.
             moving.done = True
+            self.carrier.before_write(self, moving)
+            moved = 0 if moving.failed else len(transfer.keys)
+            shadow.write(transfer, moved)
+            self.log.append(Moved(self.time, transfer, 0, set(moving.failed)))
+            return
+        for rank in sorted(set(shadow.ranks if ranks is None else ranks) - moving.moved):
+            if transfer.source is Tier.DISK:
+                self._find_damage(moving)
+            shadow.transfer(transfer, moving.failed, rank)
+            moving.moved.add(rank)
+            self.log.append(Moved(self.time, transfer, rank, set(moving.failed)))
+        moving.done = len(moving.moved) == len(shadow.ranks)
+
+    def _find_damage(self, moving: Moving) -> None:
+        """An entry is right as a whole or not at all, and a bad one is dropped when it is read."""
+        disk, ranks = self.shadow.disk, self.shadow.ranks
+        bad = {place for _, place in moving.failed}
+        bad |= {place for place, key in enumerate(moving.transfer.keys) if disk.is_flipped(key)}
+        for place in bad:
+            moving.failed |= {(rank, place) for rank in ranks}
+            disk.drop(moving.transfer.keys[place])
 
     def end(self, moving: Moving, failed: Iterable[int] | None = None) -> Effects:
         """Ends one transfer, well or as `failed` says."""
         self.under_way.remove(moving)
         if failed is not None:
-            moving.failed, moving.done = set(failed), False
-        self._move(moving)
-        ended = TransferEnded(
-            time=self.time, transfer=moving.transfer.id, failed=tuple(sorted(moving.failed))
+            moving.failed = {(0, place) for place in failed}
+            moving.moved, moving.done = set(), False
+        self.move(moving)
+        places = {place for _, place in moving.failed}
+        return self.handle(
+            TransferEnded(time=self.time, transfer=moving.transfer.id, failed=tuple(sorted(places)))
         )
-        return self.handle(ended)
 
     def end_one(self) -> None:
         self.end(self.random.choice(self.under_way))
@@ -180,36 +208,25 @@ class World:
 
     def _check_unused(self, transfer: Transfer) -> None:
         """Pending work may read what is copied down, and may do nothing with what is filled."""
-        for work in self._pending_work():
-            if transfer.source is Tier.GPU:
-                clash = set(transfer.source_frames) & set(work.frames_written())
-                expect(not clash, f"frames {clash} are copied while a kernel has still to write them")
-            if transfer.target is Tier.GPU:
-                clash = set(transfer.target_frames) & {*work.frames_read(), *work.frames_written()}
-                expect(not clash, f"frames {clash} are filled while a kernel has still to use them")
-
-    def _pending_work(self) -> list[Work]:
-        return [work for steps in self.pending.values() for _, work in steps]
+        for steps in self.pending.values():
+            for _, work in steps:
+                _check_apart(transfer, work, "a transfer is started while a kernel has still to")
 
     # ------------------------------------------------------------------ the GPU of engines
 
     def enqueue(self, engine: int, step: int, work: Work) -> None:
         """Work of a step, to run when the engine's stream comes to it."""
         for moving in self.under_way:
-            transfer = moving.transfer
-            if transfer.source is Tier.GPU:
-                clash = set(transfer.source_frames) & set(work.frames_written())
-                expect(not clash, f"frames {clash} were granted while they are copied")
-            if transfer.target is Tier.GPU:
-                clash = set(transfer.target_frames) & {*work.frames_read(), *work.frames_written()}
-                expect(not clash, f"frames {clash} were granted while they are filled")
+            _check_apart(moving.transfer, work, "a frame is granted and a transfer has still to end; kernels")
         self.pending.setdefault(engine, []).append((step, work))
 
     def execute(self, engine: int, up_to: int) -> None:
         """The stream of an engine runs the work of its steps up to this one, in order."""
         steps = self.pending.get(engine, [])
         while steps and steps[0][0] <= up_to:
-            self.shadow.execute(steps.pop(0)[1])
+            step, work = steps.pop(0)
+            self.log.append(Executed(self.time, engine, step, work))
+            self.shadow.execute(work)
 
     # ------------------------------------------------------------------------------ rest
 
@@ -218,7 +235,7 @@ class World:
         return self.handle(Tick(time=self.time))
 
     def free_frames(self) -> tuple[int, int, int]:
-        gpu, cpu, disk = (pool.free_count for pool in self.store.memory.pools)
+        gpu, cpu, disk = (tier.frames_free for tier in self.store.usage().tiers)
         return gpu, cpu, disk
 
     def check_nothing_held(self) -> None:
@@ -226,16 +243,21 @@ class World:
         usage = self.store.usage()
         expect(not usage.engines, f"engines are left: {usage.engines}")
         for used in usage.tiers:
-            expect(
-                used.frames_free + used.frames_cached == used.frames_total,
-                f"frames are held by nobody: {used}",
-            )
-            expect(not used.frames_pinned, f"frames are held by nobody: {used}")
+            held = used.frames_total - used.frames_free - used.frames_cached
+            expect(not held and not used.frames_pinned, f"{used.tier.name}: {held} frames are held by nobody")
 
-    def check_evictable(self) -> None:
-        """What is cached can be evicted to the last block, where the tier above holds nothing."""
-        memory = self.store.memory
-        for tier, pool in zip(Tier, memory.pools, strict=True):
-            expect(memory.make_room(tier, pool.frame_count), f"{tier.name} can't be emptied")
-            expect(pool.free_count == pool.frame_count, f"{tier.name} is not empty")
-            check_invariants(self.store)
+
+def _check_apart(transfer: Transfer, work: Work, what: str) -> None:
+    if transfer.source is Tier.GPU:
+        clash = set(transfer.source_frames) & set(work.frames_written())
+        if clash:
+            raise _clash(transfer, clash, f"{what} write what it copies")
+    if transfer.target is Tier.GPU:
+        clash = set(transfer.target_frames) & {*work.frames_read(), *work.frames_written()}
+        if clash:
+            raise _clash(transfer, clash, f"{what} use what it fills")
+
+
+def _clash(transfer: Transfer, frames: Collection[int], what: str) -> Wrong:
+    places = tuple((Tier.GPU, frame) for frame in sorted(frames))
+    return Wrong(f"{what}: GPU frames {sorted(frames)}, transfer {transfer.id}", places)

@@ -1,5 +1,6 @@
 """The simulator's world, for tests that are lists of events."""
 
-from kvstore.sim.world import BLOCK_TOKENS, Moving, World, engine_id, keys_of, make_store, stored_keys, text
+from kvstore.sim.texts import BLOCK_TOKENS, engine_id, keys_of, stored_keys, text
+from kvstore.sim.world import Moving, World, make_store
 
 __all__ = ["BLOCK_TOKENS", "Moving", "World", "engine_id", "keys_of", "make_store", "stored_keys", "text"]
