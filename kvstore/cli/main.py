@@ -8,6 +8,7 @@ import typer
 from kvstore import __version__
 from kvstore.cli.demo import demo
 from kvstore.cli.serve import serve
+from kvstore.cli.simulate import simulate
 from kvstore.cli.status import status
 from kvstore.client.errors import ClientError
 from kvstore.core.errors import KVStoreError
@@ -24,6 +25,7 @@ app = typer.Typer(
 )
 app.command()(demo)
 app.command()(serve)
+app.command()(simulate)
 app.command()(status)
 
 EXIT_REFUSED = 2

@@ -22,7 +22,7 @@ from kvstore.sim.texts import BLOCK_TOKENS, Content, Texts
 from kvstore.sim.verbs import ask_back, begin, commit_full, free_line, grow, preempt, rest, split
 from kvstore.sim.wrong import Wrong
 
-__all__ = ["Habits"]
+__all__ = ["PHASES", "Habits"]
 
 LINES_MAX = 6
 TOKENS_MAX = 44

@@ -86,7 +86,6 @@ class TimedLinks:
         for _ in range(rng.randint(0, len(self._deletes))):
             world.shadow.disk.delete(self._deletes.popleft())
         self._deletes.clear()
-        world.under_way.clear()
         for link in self._links.values():
             link.busy_until = world.time
 

@@ -7,7 +7,7 @@ from kvstore.core.events import Event
 from kvstore.sim.shadow import Failed
 from kvstore.sim.work import Work
 
-__all__ = ["Executed", "Handled", "Happened", "Log", "Moved"]
+__all__ = ["Executed", "Handled", "Happened", "Log", "Moved", "Record"]
 
 
 @dataclass(slots=True)
@@ -47,4 +47,5 @@ class Happened:
     what: str
 
 
-Log = list[Handled | Executed | Moved | Happened]
+Record = Handled | Executed | Moved | Happened
+Log = list[Record]

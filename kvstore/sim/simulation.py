@@ -4,7 +4,7 @@ import random
 from collections.abc import Sequence
 
 from kvstore.core.errors import EngineExpired, PoolQuarantined, TooManyEngines
-from kvstore.core.events import BlocksFound, Detach, TethersClosed, Tick
+from kvstore.core.events import Detach, TethersClosed, Tick
 from kvstore.core.store import Store
 from kvstore.core.types import EngineState
 from kvstore.sim.clock import Clock
@@ -41,6 +41,8 @@ class Simulation:
         self.leaving: list[SimEngine] = []
         self._schedule = list(reversed(schedule))
         self._last_number = 0
+        # Entries of the schedule that have been met, the one that is being met included.
+        self.turns = 0
         self.world.time = START
         self.clock.at(START, self._tick)
 
@@ -49,6 +51,7 @@ class Simulation:
         if not self._schedule:
             return False
         stimulus = self._schedule.pop()
+        self.turns += 1
         self.clock.run_until(self.world, stimulus.time)
         self._meet(stimulus, random.Random(f"{self.config.seed} {stimulus.seed}"))
         return True
@@ -211,8 +214,4 @@ class Simulation:
         self.engines.clear()
         self.leaving.clear()
         self.links.crash(self.world, rng)
-        self.world.shadow.lose_memory()
-        self.world.store = self._make_store()
-        found = self.world.shadow.disk.find()
-        self.world.handle(BlocksFound(time=self.world.time, blocks=found))
-        self.world.handle(Tick(time=self.world.time))
+        self.world.restart(self._make_store())

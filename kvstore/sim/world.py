@@ -119,10 +119,13 @@ class World:
         # Work that engines have sent to their GPU stream and that has not run yet, by engine.
         self.pending: dict[int, list[tuple[int, Work]]] = {}
         self.log: Log = []
+        # Events handled so far.
+        self.events = 0
 
     def handle(self, event: Event) -> Effects:
         record = Handled(self.time, event)
         self.log.append(record)
+        self.events += 1
         effects = record.effects = self.store.handle(event)
         for delete in effects.deletes:
             self.carrier.delete(self, delete)
@@ -143,6 +146,15 @@ class World:
                 block = tokens[place * BLOCK_TOKENS : (place + 1) * BLOCK_TOKENS]
                 self.shadow.disk.put(key, tuple(Version(Space(), place, 1, block) for _ in self.shadow.ranks))
         self.handle(BlocksFound(time=self.time, blocks=tuple(found)))
+
+    def restart(self, store: Store) -> None:
+        """The service was killed and starts again: of all there was only what lies on disk is left."""
+        self.under_way.clear()
+        self.pending.clear()
+        self.shadow.lose_memory()
+        self.store = store
+        self.handle(BlocksFound(time=self.time, blocks=self.shadow.disk.find()))
+        self.tick(0.0)
 
     # ------------------------------------------------------------------------ transfers
 
