@@ -150,10 +150,10 @@ def _show(outcomes: Iterator[Outcome], seeds: int | None, minutes: float | None,
                 progress.console.print(
                     f"{outcome['story']}\nagain: {again}\n", markup=False, highlight=False, soft_wrap=True
                 )
-                if failed >= FAILURES_MAX:
-                    break
             said = f"{done:,} runs, {events:,} events, {reads:,} blocks read, {failed} failed"
             progress.update(task, description=said, completed=done if seeds else time.monotonic() - begin)
+            if failed >= FAILURES_MAX:
+                break
     return failed
 
 

@@ -45,9 +45,10 @@ from kvstore.core.types import (
 )
 from kvstore.sim.clock import Clock
 from kvstore.sim.line import Line
+from kvstore.sim.stores import TENANTS
 from kvstore.sim.texts import BLOCK_TOKENS, Content, engine_id, keys_of
 from kvstore.sim.work import CopyFrame, Inherit, Publish, ReadTokens, Space, WriteTokens
-from kvstore.sim.world import TENANTS, World
+from kvstore.sim.world import World
 from kvstore.sim.wrong import Wrong, expect
 
 __all__ = ["SimEngine"]

@@ -27,9 +27,9 @@ SIMPLER: tuple[tuple[str, object], ...] = (
 )
 
 
-def shrink(failure: Failure, runs_max: int = RUNS_MAX) -> Failure:
+def shrink(failure: Failure, runs_max: int | None = None) -> Failure:
     """The smallest run found that fails in the same way. Always one: this one, if need be."""
-    return _Shrinker(failure, runs_max).shrink()
+    return _Shrinker(failure, RUNS_MAX if runs_max is None else runs_max).shrink()
 
 
 class _Shrinker:

@@ -16,8 +16,9 @@ from kvstore.sim.links import TimedLinks
 from kvstore.sim.promises import keep_promises, serve_all
 from kvstore.sim.records import Happened
 from kvstore.sim.schedule import Kind, Stimulus
+from kvstore.sim.stores import make_store
 from kvstore.sim.texts import Texts
-from kvstore.sim.world import World, make_store
+from kvstore.sim.world import World
 from kvstore.sim.wrong import Wrong, expect
 
 __all__ = ["Simulation"]

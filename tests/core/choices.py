@@ -6,7 +6,7 @@ from enum import Enum, auto
 from hypothesis import strategies as st
 
 from kvstore.core.store import Store
-from kvstore.sim.world import make_store
+from kvstore.sim.stores import make_store
 
 __all__ = ["Beginning", "Doing", "Misfortune", "Sizes", "Turn", "Verb", "indices", "sizes", "works"]
 

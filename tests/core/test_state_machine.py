@@ -274,7 +274,7 @@ class SkipsFences(Store):
 
 
 def test_the_machine_finds_a_fence_that_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kvstore.sim.world.Store", SkipsFences)
+    monkeypatch.setattr("kvstore.sim.stores.Store", SkipsFences)
     few = settings(
         derandomize=True,
         database=None,

@@ -118,7 +118,7 @@ def find(
     fault: type[Planted], monkeypatch: pytest.MonkeyPatch, says: str = "", **given: object
 ) -> tuple[Failure, Failure]:
     """The first failure whose message says so, and the smallest run that fails like it."""
-    monkeypatch.setattr("kvstore.sim.world.Store", fault)
+    monkeypatch.setattr("kvstore.sim.stores.Store", fault)
     sizes = {"cpu_frames": 12, "disk_frames": 20, "restart_share": 0.0, "single_share": 0.0} | given
     for seed in SEEDS:
         result = attempt_seed(seed, TURNS, **sizes)
@@ -167,5 +167,5 @@ def test_tenants_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
         both = numbers | {"tenants": {"a": TenantId(1), "b": TenantId(1)}}
         return StoreConfig(**both)  # type: ignore[arg-type]  # as the world calls it
 
-    monkeypatch.setattr("kvstore.sim.world.StoreConfig", one_tenant)
+    monkeypatch.setattr("kvstore.sim.stores.StoreConfig", one_tenant)
     find(Planted, monkeypatch, "tenant 2): GPU frame")
