@@ -28,17 +28,17 @@ from kvstore.sim.wrong import Place
 __all__ = ["tell"]
 
 LINES_MAX = 60
-HOPS_MAX = 3
 
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """`places` is empty for what concerns all. `source` is where the bytes of the first place came from."""
+    """`places` is empty for what concerns all. The first of them may be filled from another, or given out."""
 
     time: float
     text: str
     places: tuple[Place, ...]
     filled_from: Place | None = None
+    is_grant: bool = False
 
 
 def tell(log: Log, places: Collection[Place]) -> list[str]:
@@ -47,21 +47,34 @@ def tell(log: Log, places: Collection[Place]) -> list[str]:
     teller = _Teller()
     records = [list(teller.lines(record)) for record in log]
     lines = [line for record in records for line in record]
-    subject = set(places) or _last_places(records)
-    for _ in range(HOPS_MAX):
-        subject |= {
-            line.filled_from for line in lines if line.filled_from and subject.intersection(line.places[:1])
-        }
-    told = [line for line in lines if not line.places or subject.intersection(line.places)]
-    return [f"{line.time:9.4f}  {line.text}" for line in told[-LINES_MAX:]]
+    subject = frozenset(places) or _last_places(records)
+    return [f"{line.time:9.4f}  {line.text}" for line in _concerned(lines, subject)[-LINES_MAX:]]
 
 
-def _last_places(records: list[list[_Line]]) -> set[Place]:
+def _concerned(lines: list[_Line], subject: frozenset[Place]) -> list[_Line]:
+    """Backwards from the end: where a frame was filled from another, that one's story before it counts,
+    up to the point where it was given out."""
+    followed = set(subject)
+    told: list[_Line] = []
+    for line in reversed(lines):
+        if line.places and followed.isdisjoint(line.places):
+            continue
+        told.append(line)
+        if not line.places or line.places[0] not in followed:
+            continue
+        if line.filled_from is not None or line.is_grant:
+            followed -= {line.places[0]} - subject
+        if line.filled_from is not None:
+            followed.add(line.filled_from)
+    return told[::-1]
+
+
+def _last_places(records: list[list[_Line]]) -> frozenset[Place]:
     for record in reversed(records):
-        places = {place for line in record for place in line.places}
+        places = frozenset(place for line in record for place in line.places)
         if places:
             return places
-    return set()
+    return frozenset()
 
 
 def _name(place: Place) -> str:
@@ -192,7 +205,7 @@ class _Teller:
                 key = (number, int(operation.sequence))
                 end = operation.first_block + len(operation.block_keys)
                 table = self._tables.get(key, [])[:end]
-                text = f"{who} Commit publishes, with that step before it,"
+                text = f"{who} Commit, to count when the steps before have completed, of"
                 yield from self._about(time, key, table, text, operation.first_block)
             case UpdateActivity(), _:
                 key = (number, int(operation.sequence))
@@ -216,7 +229,7 @@ class _Teller:
         self._tables[key] = [int(frame) for frame in table]
         for block, frame in enumerate(self._tables[key]):
             if block >= len(before) or before[block] != frame:
-                yield self._block(time, key, block, frame, text)
+                yield self._block(time, key, block, frame, text, is_grant=True)
 
     def _about(
         self, time: float, key: tuple[int, int], table: list[int], text: str, first: int = 0
@@ -224,10 +237,12 @@ class _Teller:
         for block in range(first, len(table)):
             yield self._block(time, key, block, table[block], text)
 
-    def _block(self, time: float, key: tuple[int, int], block: int, frame: int, text: str) -> _Line:
+    def _block(
+        self, time: float, key: tuple[int, int], block: int, frame: int, text: str, *, is_grant: bool = False
+    ) -> _Line:
         place = (Tier.GPU, frame)
         of = f"block {block} of sequence {key[1]} of engine {key[0]}"
-        return _Line(time, f"{text} {of}, {_name(place)}", (place,))
+        return _Line(time, f"{text} {of}, {_name(place)}", (place,), is_grant=is_grant)
 
 
 def _pairs(transfer: Transfer) -> Iterator[tuple[Place, Place]]:
