@@ -16,7 +16,7 @@ export TOKENIZERS_PARALLELISM ?= false
 # Models come out of installed packages; nothing is fetched at run time.
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: install demo test mutate check format protos clean
+.PHONY: install demo test soak mutate check format protos clean
 
 install: $(STAMP)
 
@@ -33,6 +33,11 @@ demo: $(STAMP)
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -q
+
+# Ten minutes of simulated worlds on two processes, other ones on each day; then Hypothesis with a large budget.
+soak: $(STAMP)
+	$(BIN)/kvstore simulate --fuzz --minutes 10 --jobs 2 --seed $$(date +%Y%m%d000)
+	$(BIN)/python -m pytest -q --hypothesis-profile=soak --timeout=0 tests/core/test_state_machine.py
 
 # Whether the tests find each of the faults in tools/mutations.txt.
 mutate: $(STAMP)

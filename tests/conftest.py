@@ -19,6 +19,8 @@ LEAVE_SECONDS = 3.0  # What was told to end may take this long to be gone.
 # own default, which under CI=true draws the same examples on every run.
 settings.register_profile("kvstore", deadline=None)
 settings.load_profile("kvstore")
+# For `make soak`: `pytest --hypothesis-profile=soak`.
+settings.register_profile("soak", deadline=None, max_examples=300, stateful_step_count=50, derandomize=False)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -9,6 +9,7 @@ from kvstore import __version__
 from kvstore.cli.demo import demo
 from kvstore.cli.replay import replay
 from kvstore.cli.serve import serve
+from kvstore.cli.simulate import simulate
 from kvstore.cli.status import status
 from kvstore.client.errors import ClientError
 from kvstore.core.errors import KVStoreError
@@ -26,6 +27,7 @@ app = typer.Typer(
 app.command()(demo)
 app.command()(replay)
 app.command()(serve)
+app.command()(simulate)
 app.command()(status)
 
 EXIT_REFUSED = 2

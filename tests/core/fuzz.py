@@ -1,198 +1,29 @@
-"""Random engines on a shadow memory: what a seed does, it does again.
+"""Random runs of the simulator, for tests that look at one store that `make_store(**sizes)` makes again."""
 
-What is checked, all along: every invariant of the store, every byte that an engine reads, that
-no transfer and no grant touches a frame still in use; now and then, that room promised by
-`frames_short == 0` comes; in the end, that whoever waits is served, that nothing is left held
-and that all that is cached can be evicted.
-"""
+from kvstore.sim.config import draw_config
+from kvstore.sim.schedule import draw_schedule
+from kvstore.sim.simulation import START, Simulation
 
-import random
-import sys
+__all__ = ["Fuzz"]
 
-from kvstore.core.effects import AllocateResult, SwapResult
-from kvstore.core.errors import PoolQuarantined
-from kvstore.core.events import Detach, Operation, TethersClosed
-from kvstore.core.types import Outcome, SequenceState
-from tests.core.caller import Caller
-from tests.core.ops import free
-from tests.core.random_engine import Line, RandomEngine, Texts
-from tests.core.world import BLOCK_TOKENS, World, make_store
-
-__all__ = ["Fuzz", "fuzz"]
-
-# More rounds of freeing what is resident than any run has sequences.
-ROUNDS_MAX = 200
+TURNS = 200
+# Those of `make_store`, and neither a second store nor engines that make unary calls.
+DEFAULTS = {
+    "engines": 2,
+    "gpu_frames": 16,
+    "cpu_frames": 0,
+    "disk_frames": 0,
+    "drop_tokens_max": 8,
+    "transfer_blocks_max": 32,
+    "transfers_per_link_max": 2,
+    "restart_share": 0,
+    "single_share": 0,
+}
 
 
-class Fuzz:
-    """One run: engines come, work, die, go silent and leave, on links that may fail."""
+class Fuzz(Simulation):
+    """`turn()` goes one entry of the schedule further."""
 
-    def __init__(
-        self,
-        seed: int,
-        *,
-        fail_share: float = 0.1,
-        engines: int = 2,
-        lag: int = 2,
-        gpu_frames: int = 16,
-        cpu_frames: int = 0,
-        disk_frames: int = 0,
-        transfer_blocks_max: int = 32,
-    ) -> None:
-        store = make_store(
-            gpu_frames=gpu_frames,
-            cpu_frames=cpu_frames,
-            disk_frames=disk_frames,
-            transfer_blocks_max=transfer_blocks_max,
-        )
-        self.world = World(store, seed, fail_share)
-        self.random = self.world.random
-        self.texts = Texts(random.Random(seed))
-        self.engines_most, self.lag_most = engines, lag
-        self.gpu_frames = gpu_frames
-        self.engines: list[RandomEngine] = []
-        # Engines whose lease has run out while their processes and their work live on.
-        self.silent: list[RandomEngine] = []
-        self._last_number = 0
-
-    def run(self, steps: int) -> World:
-        for _ in range(steps):
-            self.turn()
-        while self.silent:
-            self._silent_step(self.silent[0])
-        self.serve_all()
-        for engine in self.engines:
-            engine.run_work(engine.step)
-            self._close_tethers(engine)
-        self.world.drain()
-        self.world.check_nothing_held()
-        self._take_all()
-        return self.world
-
-    def turn(self) -> None:
-        rng = self.random
-        if len(self.engines) < self.engines_most and rng.random() < 0.2:
-            self._attach()
-        for engine in list(self.engines):
-            if engine in self.engines:
-                self._engine_step(engine)
-        for _ in range(rng.randrange(4)):
-            if self.world.under_way:
-                self.world.end_one()
-        if self.silent and rng.random() < 0.3:
-            self._silent_step(self.silent[0])
-        if rng.random() < 0.02:
-            self.keep_promises()
-        self.world.tick(0.05)
-
-    def _attach(self) -> None:
-        self._last_number += 1
-        lag = self.random.randrange(self.lag_most + 1)
-        try:
-            self.engines.append(RandomEngine(self.world, self.texts, self._last_number, lag))
-        except PoolQuarantined:
-            assert self.silent
-
-    def _engine_step(self, engine: RandomEngine) -> None:
-        chance = self.random.random()
-        if chance < 0.01:
-            # Killed: work that has not run never will.
-            engine.run_work(engine.completed)
-            self._close_tethers(engine)
-            self.engines.remove(engine)
-        elif chance < 0.015:
-            for _ in range(13):
-                self.world.tick(0.9)
-            self.silent += self.engines
-            self.engines.clear()
-        elif chance < 0.02:
-            engine.run_work(engine.step)
-            self.world.handle(Detach(time=self.world.time, engine=engine.id))
-            self.engines.remove(engine)
-        else:
-            engine.random_step()
-
-    def _silent_step(self, engine: RandomEngine) -> None:
-        engine.run_work(min(engine.step, engine.completed + 1))
-        if engine.completed == engine.step:
-            self._close_tethers(engine)
-            self.silent.remove(engine)
-
-    def _close_tethers(self, engine: RandomEngine) -> None:
-        self.world.pending.pop(engine.number, None)
-        self.world.handle(TethersClosed(time=self.world.time, engine=engine.id))
-
-    # ------------------------------------------------------------------------- liveness
-
-    def settle(self) -> None:
-        """All that is in flight ends."""
-        for engine in self.engines:
-            engine.run_work(engine.step)
-            engine.keep_alive()
-        self.world.drain()
-
-    def keep_promises(self) -> None:
-        """Room is on its way, says frames_short == 0: then it is there when all has ended."""
-        for engine in list(self.engines):
-            for line in list(engine.lines.values()):
-                if line.id in engine.lines and line.state in (SequenceState.DROPPED, SequenceState.SWAPPED):
-                    self._keep_promise(engine, line)
-
-    def _keep_promise(self, engine: RandomEngine, line: Line) -> None:
-        # Those who stand ahead in the queue and don't ask any more hold nobody up.
-        self.world.tick(1.1)
-        for _ in range(3):
-            self.settle()
-            (result,) = engine.take_step([engine.ask_back(line)]).results
-            if not isinstance(result, AllocateResult | SwapResult):
-                return
-            if result.outcome is not Outcome.LATER or result.frames_short:
-                return
-        raise AssertionError(f"no room comes for sequence {line.id} of engine {engine.number}")
-
-    def serve_all(self) -> None:
-        """Every sequence comes back, when those that are resident make way: nobody waits for ever."""
-        for _ in range(ROUNDS_MAX):
-            lines = [line for engine in self.engines for line in engine.lines.values()]
-            if not lines:
-                return
-            for engine in self.engines:
-                operations: list[Operation] = []
-                for line in list(engine.lines.values()):
-                    if line.state is SequenceState.RESIDENT:
-                        operations.append(free(line.id))
-                    elif line.state is not SequenceState.SWAPPING_IN:
-                        operations.append(engine.ask_back(line))
-                engine.take_step(operations)
-            self.settle()
-            self.world.tick(0.1)
-        states = [
-            (engine.number, line.id, line.state.name)
-            for engine in self.engines
-            for line in engine.lines.values()
-        ]
-        raise AssertionError(f"sequences that are never served: {states}")
-
-    def _take_all(self) -> None:
-        """With nobody else there, one engine can have the whole GPU tier."""
-        caller = Caller(self.world, self._last_number + 1)
-        result = caller.allocate(1, self.gpu_frames * BLOCK_TOKENS)
-        assert result.outcome is Outcome.OK
-        caller.detach()
-        self.world.drain()
-        self.world.check_nothing_held()
-        self.world.check_evictable()
-
-
-def fuzz(seed: int, steps: int = 200, **sizes: int) -> World:
-    return Fuzz(seed, **sizes).run(steps)
-
-
-if __name__ == "__main__":
-    for seed in range(int(sys.argv[1]), int(sys.argv[2])):
-        for sizes in ({"cpu_frames": 12, "disk_frames": 20}, {"cpu_frames": 6}, {}):
-            try:
-                fuzz(seed, **sizes)
-            except BaseException:
-                print("seed", seed, sizes)
-                raise
+    def __init__(self, seed: int, **sizes: int) -> None:
+        config = draw_config(seed, **DEFAULTS | sizes)
+        super().__init__(config, draw_schedule(config, TURNS, START))

@@ -583,8 +583,8 @@ def test_a_tail_that_a_copy_still_reads_is_not_written_in_place() -> None:
     caller.write(caller.table(1), text(1, 7), 6)
     caller.step(swap_out(1, 7))
     # What the old copy has read.
-    for frame, content in zip(old.transfer.target_frames, (text(1, 4), text(1, 6)[4:]), strict=True):
-        world.shadow.cpu[frame] = content
+    for block, frame in enumerate(old.transfer.target_frames):
+        world.shadow.fill(Tier.CPU, frame, block, text(1, 6)[4 * block : 4 * block + 4])
     old.done = True
     world.drain()
     caller.step(swap_in(1))

@@ -1,0 +1,85 @@
+"""With nobody else there, one engine can have every frame: all that is cached can be given up."""
+
+import random
+
+from kvstore.core.events import Detach
+from kvstore.core.types import Retention, SequenceState, SwapMode, Tier
+from kvstore.sim.engine import SimEngine
+from kvstore.sim.ops import free
+from kvstore.sim.texts import BLOCK_TOKENS, Texts, keys_of
+from kvstore.sim.verbs import begin, commit_full, preempt
+from kvstore.sim.world import World
+from kvstore.sim.wrong import expect
+
+__all__ = ["take_all"]
+
+
+def take_all(world: World, texts: Texts, number: int) -> None:
+    """No transfer fails meanwhile."""
+    config = world.store.config
+    engine = SimEngine(world, number)
+    _Taker(engine, texts).take(config.gpu_frames)
+    engine.take_step([free(id, retention=Retention.DISCARD) for id in engine.lines])
+    room = config.cpu_frames - config.cpu_frames_reserved
+    for blocks in _in_pieces(room, config.gpu_frames):
+        line = _Taker(engine, texts).take(blocks)
+        engine.take_step([preempt(engine.lines[line], SwapMode.KEEP)])
+        engine.run_work(engine.step)
+        engine.keep_alive()
+        world.drain()
+        engine.keep_alive()
+        state = engine.lines[line].state
+        expect(
+            state is SequenceState.SWAPPED,
+            f"the CPU tier can't be emptied: {engine.label(line)} is {state.name}",
+        )
+    engine.take_step([free(id, retention=Retention.DISCARD) for id in engine.lines])
+    if config.disk_frames:
+        _take_disk(world, engine, texts, min(room, config.gpu_frames))
+    engine.run_work(engine.step)
+    engine.stop()
+    world.handle(Detach(time=world.time, engine=engine.id))
+    world.drain()
+
+
+def _take_disk(world: World, engine: SimEngine, texts: Texts, most: int) -> None:
+    """Sessions take the whole disk: nothing older stays. Some more than fill it, since a block on disk
+    is held by one that hangs on it and is in the CPU tier still."""
+    mine: set[bytes] = set()
+    config = world.store.config
+    for blocks in _in_pieces(config.disk_frames + 2 * config.cpu_frames, most):
+        line = engine.lines[_Taker(engine, texts).take(blocks)]
+        mine.update(keys_of(line.tokens))
+        engine.take_step(commit_full(line, 0))
+        engine.take_step([free(line.id, retention=Retention.SESSION)])
+        engine.run_work(engine.step)
+        engine.keep_alive()
+        world.drain()
+    used = world.store.usage().tiers[Tier.DISK]
+    expect(not used.frames_free, f"{used.frames_free} frames of a full disk are free")
+    old = {key for _, _, key in world.shadow.disk} - mine
+    expect(not old, f"the disk can't be emptied: {len(old)} older blocks stay on it")
+
+
+def _in_pieces(count: int, most: int) -> list[int]:
+    return [min(most, count - start) for start in range(0, count, most)] if most else []
+
+
+class _Taker:
+    """Sequences of new tokens that fill whole blocks."""
+
+    def __init__(self, engine: SimEngine, texts: Texts) -> None:
+        self._engine, self._texts, self._random = engine, texts, random.Random(0)
+
+    def take(self, blocks: int) -> int:
+        engine, tokens = self._engine, list[int]()
+        while len(tokens) < blocks * BLOCK_TOKENS:
+            tokens += self._texts.new_tokens(self._random, BLOCK_TOKENS)
+        engine.run_work(engine.step)
+        operation = begin(engine, tokens[: blocks * BLOCK_TOKENS], "a")
+        engine.take_step([operation])
+        engine.run_work(engine.step)
+        line = engine.lines.get(operation.sequence)
+        served = line is not None and line.state is SequenceState.RESIDENT
+        expect(served, f"an engine by itself can't have {blocks} GPU frames")
+        return operation.sequence

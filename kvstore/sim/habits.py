@@ -1,0 +1,152 @@
+"""What an engine does in one turn: whatever an engine might do."""
+
+import random
+
+from kvstore.core.errors import KVStoreError, StepGap
+from kvstore.core.events import (
+    Allocate,
+    Commit,
+    EndSession,
+    Fork,
+    Free,
+    Operation,
+    Step,
+    Swap,
+    UpdateActivity,
+)
+from kvstore.core.types import Activity, Retention, SequenceState, StepNumber, SwapMode
+from kvstore.sim.engine import SimEngine
+from kvstore.sim.line import Line
+from kvstore.sim.ops import allocate, end_session, free, swap_in
+from kvstore.sim.texts import BLOCK_TOKENS, Content, Texts
+from kvstore.sim.verbs import ask_back, begin, commit_full, free_line, grow, preempt, rest, split
+from kvstore.sim.wrong import Wrong
+
+__all__ = ["PHASES", "Habits"]
+
+LINES_MAX = 6
+TOKENS_MAX = 44
+SESSIONS = ("", "", "s0", "s1", "s2")
+# The order in which a step applies its operations: with calls of their own, the engine keeps to it.
+PHASES: tuple[type[Operation], ...] = (Commit, Fork, Free, UpdateActivity, EndSession, Swap, Allocate)
+
+
+class Habits:
+    """Draws what an engine asks for in its next turn, from what it has."""
+
+    def __init__(self, engine: SimEngine, texts: Texts, rng: random.Random) -> None:
+        self._engine, self._texts, self._random = engine, texts, rng
+
+    def turn(self) -> None:
+        """One step, and perhaps other calls around it."""
+        engine, rng = self._engine, self._random
+        if rng.random() < 0.05:
+            engine.lookup(self._known_text(), rng.choice("ab"))
+        if rng.random() < 0.03:
+            self._step_wrongly()
+        if rng.random() < 0.03:
+            engine.attach_again()
+        operations = self._plan()
+        if engine.single:
+            for operation in sorted(operations, key=lambda each: PHASES.index(type(each))):
+                engine.take_single(operation)
+            engine.run_work(engine.step)
+        else:
+            # An engine may learn late how far its GPU has come.
+            late = rng.random() < 0.2
+            engine.take_step(operations, rng.randint(engine.reported, engine.completed) if late else None)
+            if rng.random() < 0.05:
+                engine.resend()
+        if rng.random() < 0.1:
+            engine.keep_alive(rng.choice([engine.completed, engine.reported]))
+
+    def _step_wrongly(self) -> None:
+        """A number that is not the next one is refused, and nothing is changed by it."""
+        engine = self._engine
+        if engine.single:
+            return
+        event = Step(
+            time=engine.world.time,
+            engine=engine.id,
+            step=StepNumber(engine.step + 2),
+            completed_step=StepNumber(engine.reported),
+            operations=tuple(free(id) for id in engine.lines),
+        )
+        store = engine.world.store
+        before = store.usage()
+        try:
+            engine.world.handle(event)
+        except StepGap:
+            after = store.usage()
+            if (before.tiers, before.revision) != (after.tiers, after.revision):
+                raise Wrong("a refused step has changed something") from None
+            return
+        except KVStoreError as error:
+            raise Wrong(f"a step out of turn is refused as {error.reason}") from error
+        raise Wrong("a step out of turn is taken")
+
+    # ------------------------------------------------------------------------- planning
+
+    def _plan(self) -> list[Operation]:
+        rng, lines = self._random, self._engine.lines
+        operations: list[Operation] = []
+        living = list(lines.values())
+        if len(lines) < LINES_MAX and rng.random() < 0.5:
+            operations.append(self._begin())
+        for line in living:
+            operations += self._plan_line(line)
+        if rng.random() < 0.05:
+            operations.append(end_session(rng.choice(SESSIONS[2:]), tenant=rng.choice("ab")))
+        rng.shuffle(operations)
+        return operations
+
+    def _begin(self) -> Operation:
+        rng = self._random
+        old = self._known_text()
+        kept = old[: rng.randrange(len(old) + 1)] if rng.random() < 0.4 else old
+        tokens = [*kept, *self._texts.new_tokens(rng, 13)][:40]
+        return begin(
+            self._engine, tokens, rng.choice("ab"), session=rng.choice(SESSIONS), priority=rng.randrange(3)
+        )
+
+    def _known_text(self) -> Content:
+        rng = self._random
+        living = [tuple(line.tokens) for line in self._engine.lines.values()]
+        if living and rng.random() < 0.3:
+            # The same prompt twice at the same time: blocks that are computed twice.
+            return rng.choice(living)
+        if self._texts.known and rng.random() < 0.8:
+            return rng.choice(self._texts.known)
+        return ()
+
+    def _plan_line(self, line: Line) -> list[Operation]:
+        rng = self._random
+        if rng.random() < 0.08:
+            commits = self._commit(line) if rng.random() < 0.7 else []
+            return [*commits, free_line(line, self._texts, rng.choice(list(Retention)))]
+        if not line.running:
+            commits = self._commit(line) if rng.random() < 0.2 else []
+            return [*commits, ask_back(line, rng)] if rng.random() < 0.5 else commits
+        if line.state is SequenceState.RESIDENT:
+            return self._plan_running(line)
+        if line.is_fresh:
+            return [allocate(line.id, len(line.tokens))] if rng.random() < 0.7 else []
+        return [swap_in(line.id)] if rng.random() < 0.3 else []
+
+    def _plan_running(self, line: Line) -> list[Operation]:
+        rng = self._random
+        operations = self._commit(line) if rng.random() < 0.6 else []
+        chance = rng.random()
+        if chance < 0.12:
+            return [*operations, preempt(line, rng.choice(list(SwapMode)))]
+        if chance < 0.25:
+            doing = rng.choice([Activity.WAITING, Activity.PARKED])
+            return [*operations, rest(line, doing, rng.choice([-1.0, 0.0, 5.0]))]
+        if chance < 0.35 and len(self._engine.lines) < LINES_MAX + 3 and line.written == len(line.tokens):
+            endings = [tuple(self._texts.new_tokens(rng, 5)) for _ in range(rng.choice([1, 1, 2, 3]))]
+            operations.append(split(self._engine, line, endings))
+        more = self._texts.new_tokens(rng, 5) if len(line.tokens) < TOKENS_MAX else []
+        return [*operations, grow(line, more, rng.randrange(TOKENS_MAX // BLOCK_TOKENS + 1))]
+
+    def _commit(self, line: Line) -> list[Operation]:
+        return commit_full(line, self._random.randrange(line.committed + 1))

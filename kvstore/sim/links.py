@@ -1,0 +1,118 @@
+"""Links of given bandwidth and latency between tiers, with slow spells, failures and lost order."""
+
+import random
+from collections import deque
+from dataclasses import dataclass
+from functools import partial
+
+from kvstore.core.effects import DiskDelete
+from kvstore.core.types import Tier
+from kvstore.sim.clock import Clock
+from kvstore.sim.config import LinkSpeed, SimConfig
+from kvstore.sim.world import Moving, World
+
+__all__ = ["TimedLinks"]
+
+SLOW_FACTOR = 30.0
+
+
+@dataclass(slots=True)
+class _Link:
+    speed: LinkSpeed
+    # When the transfers that it has begun will have ended.
+    busy_until: float = 0.0
+
+
+class TimedLinks:
+    """Carries transfers by the clock. A link takes them in turn, but now and then one overtakes.
+
+    What befalls a transfer depends on the seed and on the moment of its start alone, so that a run
+    from which other things are left out still meets the same faults.
+    """
+
+    def __init__(self, config: SimConfig, clock: Clock) -> None:
+        self._config = config
+        self._clock = clock
+        self._links = {link: _Link(speed) for link, speed in config.links.items()}
+        # Deletes that have not reached the disk yet, and the last that was told before the write under way.
+        self._deletes: deque[DiskDelete] = deque()
+        self._told_before: DiskDelete | None = None
+        # False: nothing fails any more.
+        self.faults = True
+        # Until when every write to disk fails.
+        self.disk_full_until = 0.0
+
+    def carry(self, world: World, moving: Moving) -> None:
+        transfer, config, now = moving.transfer, self._config, world.time
+        route = transfer.source, transfer.target
+        link = self._links[route]
+        rng = random.Random(f"{config.seed} {route} {now!r} {transfer.source_frames}")
+        size = len(transfer.source_frames) * config.block_bytes
+        seconds = (link.speed.latency + size / link.speed.bandwidth) * rng.uniform(0.7, 1.5)
+        if rng.random() < config.slow_share:
+            seconds *= SLOW_FACTOR
+        start = now if rng.random() < config.reorder_share else max(now, link.busy_until)
+        end = start + seconds
+        link.busy_until = max(link.busy_until, end)
+        if self.faults and rng.random() < config.fail_share:
+            self._fail(world, moving, rng)
+        if transfer.target is Tier.DISK:
+            self._told_before = self._deletes[-1] if self._deletes else None
+            self._clock.at(rng.uniform(start, end), lambda: self._move(world, moving, [0]))
+        else:
+            for rank in world.shadow.ranks:
+                self._clock.at(rng.uniform(start, end), partial(self._move, world, moving, [rank]))
+        self._clock.at(end, lambda: self._end(world, moving))
+
+    def delete(self, world: World, delete: DiskDelete) -> None:
+        self._deletes.append(delete)
+        rng = random.Random(f"{self._config.seed} {world.time!r} {len(delete.keys)}")
+        later = world.time + rng.uniform(0, 10) * self._config.links[Tier.CPU, Tier.DISK].latency
+        self._clock.at(later, lambda: self._delete_until(world, delete))
+
+    def before_write(self, world: World, moving: Moving) -> None:
+        """Deletes that were told before a write reach the disk before it. A full disk takes nothing."""
+        if self._told_before is not None:
+            self._delete_until(world, self._told_before)
+        if self.faults and world.time < self.disk_full_until:
+            moving.failed = {(0, place) for place in range(len(moving.transfer.keys))}
+
+    def crash(self, world: World, rng: random.Random) -> None:
+        """The service is killed: of what was on its way to disk some has arrived, in order."""
+        for moving in world.moving(Tier.CPU, Tier.DISK):
+            if not moving.done and not moving.failed:
+                self.before_write(world, moving)
+                world.shadow.write(moving.transfer, rng.randint(0, len(moving.transfer.keys)))
+        for _ in range(rng.randint(0, len(self._deletes))):
+            world.shadow.disk.delete(self._deletes.popleft())
+        self._deletes.clear()
+        for link in self._links.values():
+            link.busy_until = world.time
+
+    # -------------------------------------------------------------------------- moments
+
+    def _fail(self, world: World, moving: Moving, rng: random.Random) -> None:
+        """All of it, one block on one rank, or one rank."""
+        places, ranks = range(len(moving.transfer.source_frames)), world.shadow.ranks
+        kind = rng.randrange(3)
+        if moving.transfer.target is Tier.DISK or kind == 0:
+            moving.failed = {(rank, place) for rank in ranks for place in places}
+        elif kind == 1:
+            moving.failed = {(rng.choice(ranks), rng.choice(places))}
+        else:
+            rank = rng.choice(ranks)
+            moving.failed = {(rank, place) for place in places}
+
+    def _move(self, world: World, moving: Moving, ranks: list[int]) -> None:
+        # What was ended by hand, or begun by a store that is no more, moves nothing.
+        if moving in world.under_way:
+            world.move(moving, ranks)
+
+    def _end(self, world: World, moving: Moving) -> None:
+        if moving in world.under_way:
+            world.end(moving)
+
+    def _delete_until(self, world: World, delete: DiskDelete) -> None:
+        """This delete and those before it reach the disk, if they have not yet."""
+        while any(each is delete for each in self._deletes):
+            world.shadow.disk.delete(self._deletes.popleft())

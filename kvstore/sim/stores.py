@@ -1,0 +1,40 @@
+"""Real stores, as large as a run or a test asks for."""
+
+from kvstore.core.config import StoreConfig
+from kvstore.core.store import Store
+from kvstore.core.types import TenantId
+from kvstore.policy.eviction import Lru
+from kvstore.policy.swap import LengthThreshold
+from kvstore.sim.texts import BLOCK_TOKENS
+
+__all__ = ["TENANTS", "make_store"]
+
+TENANTS = {"a": TenantId(1), "b": TenantId(2)}
+
+
+def make_store(
+    *,
+    drop_tokens_max: int = 8,
+    gpu_frames: int = 16,
+    cpu_frames: int = 0,
+    disk_frames: int = 0,
+    engines_max: int = 64,
+    sequences_max: int = 65_536,
+    operations_max: int = 4_096,
+    transfer_blocks_max: int = 32,
+    transfers_per_link_max: int = 2,
+) -> Store:
+    config = StoreConfig(
+        block_tokens=BLOCK_TOKENS,
+        gpu_frames=gpu_frames,
+        cpu_frames=cpu_frames,
+        disk_frames=disk_frames,
+        tenants=TENANTS,
+        default_tenant="a",
+        engines_max=engines_max,
+        sequences_max=sequences_max,
+        operations_max=operations_max,
+        transfer_blocks_max=transfer_blocks_max,
+        transfers_per_link_max=transfers_per_link_max,
+    )
+    return Store(config, Lru(), LengthThreshold(drop_tokens_max))

@@ -1,0 +1,242 @@
+"""A small world around a real store: memory, transfers under way, and time.
+
+Every event goes through `World.handle`, which checks all invariants of the store after it, and
+that no transfer touches a frame that work of an engine still uses. When transfers end is for the
+carrier to say: tests end them by hand, the simulator by its clock (`links.py`).
+"""
+
+import random
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from kvstore.core.effects import DiskDelete, Effects, Transfer
+from kvstore.core.events import BlocksFound, Event, Tick, TransferEnded
+from kvstore.core.invariants import check_invariants
+from kvstore.core.store import Store
+from kvstore.core.types import StoredKey, Tier
+from kvstore.sim.records import Executed, Handled, Log, Moved
+from kvstore.sim.shadow import Failed, Shadow, Version
+from kvstore.sim.texts import BLOCK_TOKENS, Content, stored_keys
+from kvstore.sim.work import Space, Work
+from kvstore.sim.wrong import Wrong, expect
+
+__all__ = ["ByHand", "Carrier", "Moving", "World"]
+
+
+@dataclass(slots=True, eq=False)
+class Moving:
+    """A transfer under way. Its bytes move at some moment between its start and its end, on each rank
+    at another."""
+
+    transfer: Transfer
+    failed: Failed = field(default_factory=set)
+    moved: set[int] = field(default_factory=set)
+    # All its bytes have moved.
+    done: bool = False
+
+
+class Carrier(Protocol):
+    """Decides when and how well what the store has started is done."""
+
+    def carry(self, world: "World", moving: Moving) -> None: ...
+    def delete(self, world: "World", delete: DiskDelete) -> None: ...
+    def before_write(self, world: "World", moving: Moving) -> None: ...
+
+
+class ByHand:
+    """For tests: transfers end when they are told to, and some fail."""
+
+    def __init__(self, rng: random.Random, fail_share: float) -> None:
+        self._random, self._fail_share = rng, fail_share
+
+    def carry(self, world: "World", moving: Moving) -> None:
+        count = len(moving.transfer.source_frames)
+        if self._random.random() < self._fail_share:
+            whole = moving.transfer.target is Tier.DISK
+            places = range(count) if whole else [self._random.randrange(count)]
+            moving.failed = {(self._random.choice(world.shadow.ranks), place) for place in places}
+        if self._random.random() < 0.5:
+            world.move(moving)
+
+    def delete(self, world: "World", delete: DiskDelete) -> None:
+        world.shadow.disk.delete(delete)
+
+    def before_write(self, world: "World", moving: Moving) -> None:
+        """Deletes have reached the disk already."""
+
+
+class World:
+    """One store, the bytes behind it and its clock, driven by a seed."""
+
+    def __init__(
+        self,
+        store: Store,
+        seed: int = 0,
+        fail_share: float = 0.0,
+        rank_count: int = 1,
+        carrier: Carrier | None = None,
+    ) -> None:
+        self.store = store
+        self.random = random.Random(seed)
+        self.carrier = carrier or ByHand(self.random, fail_share)
+        self.shadow = Shadow(rank_count)
+        self.time = 100.0
+        self.under_way: list[Moving] = []
+        # Work that engines have sent to their GPU stream and that has not run yet, by engine.
+        self.pending: dict[int, list[tuple[int, Work]]] = {}
+        self.log: Log = []
+        # Events handled so far.
+        self.events = 0
+
+    def handle(self, event: Event) -> Effects:
+        record = Handled(self.time, event)
+        self.log.append(record)
+        self.events += 1
+        effects = record.effects = self.store.handle(event)
+        for delete in effects.deletes:
+            self.carrier.delete(self, delete)
+        for transfer in effects.transfers:
+            self._check_unused(transfer)
+            moving = Moving(transfer)
+            self.under_way.append(moving)
+            self.carrier.carry(self, moving)
+        check_invariants(self.store)
+        return effects
+
+    def find(self, *texts: Content, tenant: int = 1, namespace: int = 1) -> None:
+        """The store starts and finds these texts on disk, the one used longest ago first."""
+        found: dict[StoredKey, None] = {}
+        for tokens in texts:
+            for place, key in enumerate(stored_keys(tokens, tenant=tenant, namespace=namespace)):
+                found[key] = None
+                block = tokens[place * BLOCK_TOKENS : (place + 1) * BLOCK_TOKENS]
+                self.shadow.disk.put(key, tuple(Version(Space(), place, 1, block) for _ in self.shadow.ranks))
+        self.handle(BlocksFound(time=self.time, blocks=tuple(found)))
+
+    def restart(self, store: Store) -> None:
+        """The service was killed and starts again: of all there was only what lies on disk is left."""
+        self.under_way.clear()
+        self.pending.clear()
+        self.shadow.lose_memory()
+        self.store = store
+        self.handle(BlocksFound(time=self.time, blocks=self.shadow.disk.find()))
+        self.tick(0.0)
+
+    # ------------------------------------------------------------------------ transfers
+
+    def move(self, moving: Moving, ranks: Iterable[int] | None = None) -> None:
+        """The bytes of these ranks move, if they have not yet; without any named, those of all."""
+        if moving.done:
+            return
+        transfer, shadow = moving.transfer, self.shadow
+        if transfer.target is Tier.DISK:
+            # All ranks' parts of all blocks in one transaction.
+            moving.done = True
+            self.carrier.before_write(self, moving)
+            moved = 0 if moving.failed else len(transfer.keys)
+            shadow.write(transfer, moved)
+            self.log.append(Moved(self.time, transfer, 0, set(moving.failed)))
+            return
+        for rank in sorted(set(shadow.ranks if ranks is None else ranks) - moving.moved):
+            if transfer.source is Tier.DISK:
+                self._find_damage(moving)
+            shadow.transfer(transfer, moving.failed, rank)
+            moving.moved.add(rank)
+            self.log.append(Moved(self.time, transfer, rank, set(moving.failed)))
+        moving.done = len(moving.moved) == len(shadow.ranks)
+
+    def _find_damage(self, moving: Moving) -> None:
+        """An entry is right as a whole or not at all, and a bad one is dropped when it is read."""
+        disk, ranks = self.shadow.disk, self.shadow.ranks
+        bad = {place for _, place in moving.failed}
+        bad |= {place for place, key in enumerate(moving.transfer.keys) if disk.is_flipped(key)}
+        for place in bad:
+            moving.failed |= {(rank, place) for rank in ranks}
+            disk.drop(moving.transfer.keys[place])
+
+    def end(self, moving: Moving, failed: Iterable[int] | None = None) -> Effects:
+        """Ends one transfer, well or as `failed` says."""
+        self.under_way.remove(moving)
+        if failed is not None:
+            moving.failed = {(0, place) for place in failed}
+            moving.moved, moving.done = set(), False
+        self.move(moving)
+        places = {place for _, place in moving.failed}
+        return self.handle(
+            TransferEnded(time=self.time, transfer=moving.transfer.id, failed=tuple(sorted(places)))
+        )
+
+    def end_one(self) -> None:
+        self.end(self.random.choice(self.under_way))
+
+    def drain(self) -> None:
+        """All that is under way ends, and what follows from it."""
+        for _ in range(100_000):
+            if not self.under_way:
+                return
+            self.end_one()
+        raise Wrong("transfers go on and on")
+
+    def moving(self, source: Tier, target: Tier) -> list[Moving]:
+        return [
+            each
+            for each in self.under_way
+            if (each.transfer.source, each.transfer.target) == (source, target)
+        ]
+
+    def _check_unused(self, transfer: Transfer) -> None:
+        """Pending work may read what is copied down, and may do nothing with what is filled."""
+        for steps in self.pending.values():
+            for _, work in steps:
+                _check_apart(transfer, work, "a transfer is started while a kernel has still to")
+
+    # ------------------------------------------------------------------ the GPU of engines
+
+    def enqueue(self, engine: int, step: int, work: Work) -> None:
+        """Work of a step, to run when the engine's stream comes to it."""
+        for moving in self.under_way:
+            _check_apart(moving.transfer, work, "a frame is granted and a transfer has still to end; kernels")
+        self.pending.setdefault(engine, []).append((step, work))
+
+    def execute(self, engine: int, up_to: int) -> None:
+        """The stream of an engine runs the work of its steps up to this one, in order."""
+        steps = self.pending.get(engine, [])
+        while steps and steps[0][0] <= up_to:
+            step, work = steps.pop(0)
+            self.log.append(Executed(self.time, engine, step, work))
+            self.shadow.execute(work)
+
+    # ------------------------------------------------------------------------------ rest
+
+    def tick(self, seconds: float = 0.1) -> Effects:
+        self.time += seconds
+        return self.handle(Tick(time=self.time))
+
+    def free_frames(self) -> tuple[int, int, int]:
+        gpu, cpu, disk = (tier.frames_free for tier in self.store.usage().tiers)
+        return gpu, cpu, disk
+
+    def check_nothing_held(self) -> None:
+        """No engine is left: every frame is free or holds cached content that can be given up."""
+        usage = self.store.usage()
+        expect(not usage.engines, f"engines are left: {usage.engines}")
+        for used in usage.tiers:
+            held = used.frames_total - used.frames_free - used.frames_cached
+            expect(not held and not used.frames_pinned, f"{used.tier.name}: {held} frames are held by nobody")
+
+
+def _check_apart(transfer: Transfer, work: Work, what: str) -> None:
+    if transfer.source is Tier.GPU:
+        clash = set(transfer.source_frames) & set(work.frames_written())
+        if clash:
+            raise _clash(transfer, clash, f"{what} write what it copies")
+    if transfer.target is Tier.GPU:
+        clash = set(transfer.target_frames) & {*work.frames_read(), *work.frames_written()}
+        if clash:
+            raise _clash(transfer, clash, f"{what} use what it fills")
+
+
+def _clash(transfer: Transfer, frames: Collection[int], what: str) -> Wrong:
+    places = tuple((Tier.GPU, frame) for frame in sorted(frames))
+    return Wrong(f"{what}: GPU frames {sorted(frames)}, transfer {transfer.id}", places)
