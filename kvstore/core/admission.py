@@ -120,6 +120,10 @@ class Admission:
         """The sequence waits no more."""
         self._tickets.pop(sequence, None)
 
+    @property
+    def has_tickets(self) -> bool:
+        return bool(self._tickets)
+
     def is_waiting(self, time: float) -> bool:
         """Whether somebody waits for frames and still asks for them."""
         return bool(self._tickets) and any(self._asks(ticket, time) for ticket in self._tickets.values())

@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 from kvstore.core.events import Allocate, Commit, EndSession, Fork, Free, Operation, Swap, UpdateActivity
 
-__all__ = ["Phases"]
+__all__ = ["K", "Phases", "Placed"]
 
 K = TypeVar("K", Allocate, Commit, EndSession, Fork, Free, Swap, UpdateActivity)
 Placed = list[tuple[int, K]]

@@ -25,9 +25,10 @@ from kvstore.core.engines import Engine, SessionEnd
 from kvstore.core.events import Allocate, Commit, EndSession, Fork, Free, Swap, UpdateActivity
 from kvstore.core.freeing import Freeing
 from kvstore.core.granting import Asked, Granting
+from kvstore.core.growing import Growing
 from kvstore.core.leaving import Leaving
 from kvstore.core.memory import Memory
-from kvstore.core.phases import Phases
+from kvstore.core.phases import Phases, Placed
 from kvstore.core.prefix import domain_id
 from kvstore.core.sequences import Sequence, session_owner
 from kvstore.core.settling import Settling
@@ -51,6 +52,7 @@ class Steps:
         settling: Settling,
         freeing: Freeing,
         leaving: Leaving,
+        growing: Growing,
         granting: Granting,
         answering: Answering,
     ) -> None:
@@ -60,6 +62,7 @@ class Steps:
         self._settling = settling
         self._freeing = freeing
         self._leaving = leaving
+        self._growing = growing
         self._granting = granting
         self._answering = answering
 
@@ -174,12 +177,13 @@ class Steps:
     def _allocate(
         self,
         engine: Engine,
-        allocates: list[tuple[int, Allocate]],
+        allocates: Placed[Allocate],
         time: float,
         tails: Tails,
         results: dict[int, Result],
     ) -> list[Sequence]:
         moved: list[Sequence] = []
+        allocates = self._growing.grow(engine, allocates, results)
         while allocates:
             # Two operations on one sequence are asked one after the other.
             now, allocates = _first_of_each(allocates)

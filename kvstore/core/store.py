@@ -42,6 +42,7 @@ from kvstore.core.events import (
 )
 from kvstore.core.freeing import Freeing
 from kvstore.core.granting import Granting
+from kvstore.core.growing import Growing
 from kvstore.core.leaving import Leaving
 from kvstore.core.links import Links
 from kvstore.core.membership import Membership
@@ -77,9 +78,18 @@ class Store:
         freeing = Freeing(self.memory, self.swaps, self.admission, self.leaving, settling)
         self.membership = Membership(config, freeing, settling)
         granting = Granting(config, self.memory, self.swaps, self.admission, self.leaving)
+        growing = Growing(config, self.memory, self.admission, self.leaving)
         self._answering = Answering(self.memory)
         self._steps = Steps(
-            config, self.memory, committing, settling, freeing, self.leaving, granting, self._answering
+            config,
+            self.memory,
+            committing,
+            settling,
+            freeing,
+            self.leaving,
+            growing,
+            granting,
+            self._answering,
         )
         self._gauge = PressureGauge(config, self.memory, self.admission)
         self.revision = Revision(0)
@@ -211,8 +221,8 @@ class Store:
         tenant = self.config.tenants[event.tenant or self.config.default_tenant]
         domain = domain_id(engine.namespace, tenant)
         rows = self.memory.prefix.find_prefix(domain, event.block_keys, engine.pending.get(domain, {}))
-        best = self.memory.best_tier(np.array(rows)).tolist()
-        gpu, cpu, disk = (best.count(tier) for tier in Tier)
+        best = self.memory.best_tier(np.array(rows))
+        gpu, cpu, disk = np.bincount(best, minlength=len(Tier)).tolist()
         return LookupAnswer(blocks_cached=len(rows), blocks_by_tier=(gpu, cpu, disk))
 
     def _tick(self, event: Tick) -> None:

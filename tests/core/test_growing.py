@@ -1,0 +1,65 @@
+"""The short way of sequences that only grow leads where the general one does."""
+
+import pytest
+
+from kvstore.core.effects import AllocateResult, Effects
+from kvstore.core.events import Event
+from kvstore.core.growing import Growing
+from kvstore.core.types import Outcome
+from tests.core.caller import Caller
+from tests.core.fuzz import Fuzz
+from tests.core.ops import allocate
+from tests.core.world import World, keys_of, make_store, text
+
+
+@pytest.mark.parametrize("sizes", [{"cpu_frames": 12, "disk_frames": 20}, {}], ids=str)
+@pytest.mark.parametrize("seed", range(4))
+def test_the_same_events_have_the_same_effects_without_it(
+    seed: int, sizes: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Fuzz(seed, **sizes)
+    events: list[tuple[Event, Effects]] = []
+    handle = run.world.store.handle
+
+    def handle_and_note(event: Event) -> Effects:
+        effects = handle(event)
+        events.append((event, effects))
+        return effects
+
+    run.world.store.handle = handle_and_note  # type: ignore[method-assign]
+    while run.turn():
+        pass
+    short = 0
+
+    def count(growing: Growing, engine: object, allocates: list[object], results: object) -> list[object]:
+        nonlocal short
+        short += len(allocates)
+        return allocates
+
+    monkeypatch.setattr(Growing, "grow", count)
+    general = make_store(**sizes)
+    for event, effects in events:
+        assert general.handle(event) == effects
+    assert short > 30
+
+
+def test_two_operations_on_one_sequence_take_its_blocks_once() -> None:
+    caller = Caller(World(make_store()))
+    caller.allocate(1, 8)
+    first, second = caller.step(allocate(1, 9, known_blocks=2), allocate(1, 13, known_blocks=2)).results
+    assert isinstance(first, AllocateResult)
+    assert isinstance(second, AllocateResult)
+    assert (first.outcome, second.outcome) == (Outcome.OK, Outcome.OK)
+    assert second.block_table == caller.table(1)[2:]
+    assert len(set(caller.table(1))) == 4
+
+
+def test_growth_does_not_evict_what_a_prompt_of_the_same_step_hits() -> None:
+    caller = Caller(World(make_store(gpu_frames=8)))
+    caller.allocate(1, 8)
+    caller.cache(text(2, 12))
+    caller.cache(text(3, 12))
+    assert caller.world.free_frames()[0] == 0
+    _, hit = caller.step(allocate(1, 9, known_blocks=2), allocate(2, 13, keys_of(text(2, 12)))).results
+    assert isinstance(hit, AllocateResult)
+    assert (hit.outcome, hit.cached_tokens) == (Outcome.OK, 12)
