@@ -16,7 +16,7 @@ export TOKENIZERS_PARALLELISM ?= false
 # Models come out of installed packages; nothing is fetched at run time.
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: install demo test soak check format protos clean
+.PHONY: install demo test soak mutate check format protos clean
 
 install: $(STAMP)
 
@@ -38,6 +38,10 @@ test: $(STAMP)
 soak: $(STAMP)
 	$(BIN)/kvstore simulate --fuzz --minutes 10 --jobs 2 --seed $$(date +%Y%m%d000)
 	$(BIN)/python -m pytest -q --hypothesis-profile=soak --timeout=0 tests/core/test_state_machine.py
+
+# Whether the tests find each of the faults in tools/mutations.txt.
+mutate: $(STAMP)
+	$(BIN)/python tools/mutate.py
 
 check: $(STAMP)
 	$(BIN)/ruff format --check

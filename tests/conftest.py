@@ -23,6 +23,14 @@ settings.load_profile("kvstore")
 settings.register_profile("soak", deadline=None, max_examples=300, stateful_step_count=50, derandomize=False)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--rewrite-scenarios",
+        action="store_true",
+        help="write what is seen into tests/scenarios/*.txt, to be reviewed as a diff",
+    )
+
+
 @pytest.fixture(scope="module", autouse=True)
 def nothing_left_running() -> Iterator[None]:
     """Fails a module that leaves a non-daemon thread or a child process behind.

@@ -1,10 +1,12 @@
-"""Generates kvstore/v1 out of protos/; with --check, tells whether the committed code is up to date.
+"""Generates the packages `v1` out of protos/; with --check, tells whether the committed code is up to date.
 
-Covers the Python modules, the gRPC stubs and the types of both. Not the package's `__init__.py`, which is
-written by hand. The bytes depend on the versions of grpcio-tools and mypy-protobuf: see constraints.txt.
+Covers the Python modules, the gRPC stubs of what has services, and the types of both. Not the packages'
+`__init__.py`, which are written by hand. The bytes depend on the versions of grpcio-tools and mypy-protobuf:
+see constraints.txt.
 """
 
 import argparse
+import re
 import subprocess
 import sys
 import tempfile
@@ -12,7 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PROTOS = ROOT / "protos"
-PACKAGE = Path("kvstore/v1")
+SERVICE = re.compile(r"^service ", re.MULTILINE)
 
 
 def main() -> int:
@@ -35,20 +37,26 @@ def main() -> int:
 
 
 def generate(target: Path) -> None:
+    protos = sorted(PROTOS.rglob("*.proto"))
+    _run_protoc(protos, f"--python_out={target}", f"--mypy_out=quiet:{target}")
+    services = [path for path in protos if SERVICE.search(path.read_text())]
+    _run_protoc(services, f"--grpc_python_out={target}", f"--mypy_grpc_out=quiet:{target}")
+
+
+def _run_protoc(protos: list[Path], *outputs: str) -> None:
     plugin = Path(sys.executable).parent / "protoc-gen-mypy"
     command = [
         *(sys.executable, "-m", "grpc_tools.protoc"),
         *(f"--plugin=protoc-gen-mypy={plugin}", f"--plugin=protoc-gen-mypy_grpc={plugin}_grpc"),
         f"--proto_path={PROTOS}",
-        *(f"--{kind}_out={target}" for kind in ("python", "grpc_python")),
-        *(f"--{kind}_out=quiet:{target}" for kind in ("mypy", "mypy_grpc")),
-        *sorted(str(path) for path in PROTOS.rglob("*.proto")),
+        *outputs,
+        *map(str, protos),
     ]
     subprocess.run(command, check=True)
 
 
 def find_generated(root: Path) -> dict[str, bytes]:
-    paths = (root / PACKAGE).glob("*_pb2*.py*")
+    paths = (root / "kvstore").rglob("v1/*_pb2*.py*")
     return {str(path.relative_to(root)): path.read_bytes() for path in paths}
 
 

@@ -39,6 +39,11 @@ def serve(
         float, typer.Option(help="Share of frames in use that starts evicting.")
     ] = 0.90,
     low_watermark: Annotated[float, typer.Option(help="Share of frames in use that ends it.")] = 0.80,
+    journal: Annotated[
+        str | None,
+        typer.Option(help="Folder to record all events in, for `kvstore replay`."),
+    ] = None,
+    journal_bytes: Annotated[str, typer.Option(help="The most that the journal takes.")] = "0",
 ) -> None:
     """Run the service until SIGTERM or Ctrl-C."""
     # Until the service takes the signals itself: to load it lasts longer than a hasty stop waits.
@@ -63,6 +68,8 @@ def serve(
         drop_tokens_max=drop_tokens_max,
         high_watermark=high_watermark,
         low_watermark=low_watermark,
+        journal=journal,
+        journal_bytes=journal_bytes,
     )
     raise typer.Exit(asyncio.run(run(config)))
 

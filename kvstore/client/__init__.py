@@ -6,7 +6,7 @@ from kvstore.client.attachment import PendingStep
 from kvstore.client.client import Client, Layout
 from kvstore.client.errors import ClientError, ForkedChild, Refused, ServiceLost, SharedTail, Unanswered
 from kvstore.client.keys import KEY_BYTES, KeyChain, block_keys
-from kvstore.client.mapping import MappedPool
+from kvstore.client.mapping import MappedPool, map_shared_rank
 from kvstore.client.tables import BlockTables
 
 __all__ = [
@@ -25,5 +25,6 @@ __all__ = [
     "Unanswered",
     "block_keys",
     "default_address",
+    "map_shared_rank",
     "operations",
 ]

@@ -12,11 +12,12 @@ from typing import TypeVar
 import grpc
 from google.protobuf.message import Message
 
-from kvstore.client.calls import Service
+from kvstore.client.calls import Service, Started
 from kvstore.client.errors import ClientError, ServiceLost
 from kvstore.client.keepalive import KeepAlive
 from kvstore.client.mapping import MappedPool
 from kvstore.client.operations import duration
+from kvstore.client.stepping import StepStream
 from kvstore.client.tables import BlockTables
 from kvstore.v1 import kvstore_pb2 as pb
 
@@ -39,6 +40,7 @@ class Attachment:
         self.tables = tables
         self.next_step = 1
         self._service = service
+        self._steps = StepStream(service.stub.StepStream, service.deadline_seconds)
         self._patience = (TRIES if pools else 1) * service.deadline_seconds
         self._pending: PendingStep | None = None
         self._completed_step = 0
@@ -56,20 +58,23 @@ class Attachment:
 
     def start_step(self, operations: Sequence[pb.Operation], completed_step: int) -> "PendingStep":
         """Sends it, and does not wait for the answer."""
-        pending = self._make_step(operations, completed_step)
-        pending.started = self._service.start(self._service.stub.Step, pending.request)
-        return pending
-
-    def step(self, operations: Sequence[pb.Operation], completed_step: int) -> pb.StepResponse:
-        return self._make_step(operations, completed_step).result()
+        self._check_none_pending()
+        request = pb.StepRequest(
+            engine=self.engine, step=self.next_step, completed_step=completed_step, operations=operations
+        )
+        self._pending = PendingStep(self, request)
+        self._pending.started = self._steps.start(request)
+        return self._pending
 
     def take(self, pending: "PendingStep") -> pb.StepResponse:
         """A refused step has changed nothing: its number is used again."""
         self._check()
         if self._pending is not pending:
             raise ClientError(f"step {pending.step} has failed, and that was told already")
+        # Asked again, after an interrupt say, it goes out again: as a call, for this stream is over.
+        started, pending.started = pending.started, None
         try:
-            response = self.call(self._service.stub.Step, pending.request, started=pending.started)
+            response = self.call(self._service.stub.Step, pending.request, started=started)
         except ClientError:  # Anything else, an interrupt say, leaves open what became of it: ask again.
             self._pending = None
             raise
@@ -101,7 +106,7 @@ class Attachment:
         request: Request,
         *,
         wait: float = 0.0,
-        started: "grpc.Future[Response] | None" = None,
+        started: Started[Response] | None = None,
     ) -> Response:
         """A call in this engine's name: it renews the lease, and ends the attachment when it finds no answer.
 
@@ -128,6 +133,7 @@ class Attachment:
             self._lost.set()
             self._keep_alive.leave()
             self.close_pools()
+            self._steps.close()
 
     def close(self) -> None:
         self.end("the client was closed or detached")
@@ -137,14 +143,6 @@ class Attachment:
         """Alone, for a forked child only: there nobody would give back the locks that `end` takes."""
         for pool in self.pools:
             pool.close()
-
-    def _make_step(self, operations: Sequence[pb.Operation], completed_step: int) -> "PendingStep":
-        self._check_none_pending()
-        request = pb.StepRequest(
-            engine=self.engine, step=self.next_step, completed_step=completed_step, operations=operations
-        )
-        self._pending = PendingStep(self, request)
-        return self._pending
 
     def _check_none_pending(self) -> None:
         """Answers are taken in the order in which the store gave them, or tables would go back in time."""
@@ -195,7 +193,7 @@ class PendingStep:
     def __init__(self, attachment: Attachment, request: pb.StepRequest) -> None:
         self.step: int = request.step
         self.request = request  # Stays as it is: a retry sends the same bytes.
-        self.started: grpc.Future[pb.StepResponse] | None = None
+        self.started: Started[pb.StepResponse] | None = None
         self._attachment = attachment
         self._response: pb.StepResponse | None = None
 

@@ -8,7 +8,7 @@ this module and not by gRPC, which knows neither the bounds nor the tethers.
 import os
 import threading
 import time
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import grpc
 from google.protobuf.message import Message
@@ -16,7 +16,7 @@ from google.protobuf.message import Message
 from kvstore.client import errors
 from kvstore.v1 import kvstore_pb2_grpc as rpc
 
-__all__ = ["Service"]
+__all__ = ["Service", "Started"]
 
 MESSAGE_BYTES_MAX = 64 << 20
 PAUSE_SECONDS_FIRST, PAUSE_SECONDS_MAX = 0.01, 0.25
@@ -36,6 +36,13 @@ OPTIONS = (
 
 Request = TypeVar("Request", bound=Message)
 Response = TypeVar("Response", bound=Message)
+Answer = TypeVar("Answer", covariant=True)
+
+
+class Started(Protocol[Answer]):
+    """A call that is under way; its result raises what a call raises."""
+
+    def result(self) -> Answer: ...
 
 
 class Service:
@@ -72,7 +79,7 @@ class Service:
         timeout: float,
         patience: float = 0.0,
         lost: threading.Event | None = None,
-        started: "grpc.Future[Response] | None" = None,
+        started: Started[Response] | None = None,
     ) -> Response:
         """Asks until there is an answer, patience is at its end, or `lost` is set; `timeout` bounds each try.
 
@@ -83,22 +90,16 @@ class Service:
         pause = PAUSE_SECONDS_FIRST
         while True:
             try:
-                # The blocking form is quicker by a third where there is nothing to do meanwhile.
                 return started.result() if started else method(request, timeout=timeout)
             except grpc.RpcError as error:
                 problem = errors.from_rpc(error, self.address)
-            except grpc.FutureCancelledError:
-                problem = errors.ServiceLost("the client was closed during the call")
+            except StopIteration:
+                problem = errors.Unanswered(f"the service on {self.address} has ended the stream of steps")
             out_of_time = time.monotonic() + pause >= deadline
             if not isinstance(problem, errors.Unanswered) or out_of_time or lost.wait(pause):
                 raise problem
             pause = min(2 * pause, PAUSE_SECONDS_MAX)
             started = None
-
-    def start(
-        self, method: "grpc.UnaryUnaryMultiCallable[Request, Response]", request: Request
-    ) -> "grpc.Future[Response]":
-        return method.future(request, timeout=self.deadline_seconds)
 
     def close(self) -> None:
         self._is_closed = True

@@ -24,7 +24,7 @@ from kvstore.client.address import default_address, to_address
 from kvstore.client.attachment import Attachment, PendingStep
 from kvstore.client.calls import Service
 from kvstore.client.errors import ClientError, Refused, ServiceLost, Unanswered
-from kvstore.client.mapping import MappedPool, map_pools
+from kvstore.client.mapping import MappedPool, map_pools, share_rank
 from kvstore.client.operations import duration
 from kvstore.client.tables import BlockTables
 from kvstore.v1 import kvstore_pb2 as pb
@@ -55,7 +55,7 @@ class Client:
         user's default. The deadline bounds one try."""
         self._service = Service(to_address(address or default_address()), deadline_seconds)
         self._attachment: Attachment | None = None
-        self._frame_count = 0
+        self._attached_with = pb.AttachResponse()
 
     def attach(
         self,
@@ -65,7 +65,10 @@ class Client:
         lease_seconds: float = 10.0,
         map_ranks: Sequence[int] | None = None,
     ) -> None:
-        """Becomes an engine of the service, and maps the pools of these ranks (None: of all)."""
+        """Becomes an engine of the service, and maps the pools of these ranks (None: of all).
+
+        Those of other ranks are for worker processes of this engine, see `share_rank`.
+        """
         self._service.check_process()
         if self._attachment is not None:
             if not self._attachment.is_lost:
@@ -86,7 +89,7 @@ class Client:
             self._give_up(response.engine)
             raise
         tables = BlockTables(layout.block_tokens)
-        self._frame_count = response.pools[0].frame_count
+        self._attached_with = response
         self._attachment = Attachment(self._service, response.engine, pools, tables, lease_seconds)
 
     @property
@@ -102,9 +105,24 @@ class Client:
         """In the order of `map_ranks`."""
         return self._attached().pools
 
+    def share_rank(self, rank: int) -> bytes:
+        """For a worker process of this engine, which maps the pool of `rank` with `map_shared_rank`.
+
+        Good once, and for a rank that this client has not mapped itself. It holds the secret that opens the
+        pool: give it to the worker alone.
+        """
+        mapped = {pool.rank for pool in self.pools}
+        count = len(self._attached_with.pools)
+        if rank in mapped or not 0 <= rank < count:
+            raise ClientError(
+                f"rank {rank} can't be shared: of {count} ranks, {sorted(mapped)} are mapped here"
+            )
+        return share_rank(self._attached_with, rank)
+
     @property
     def frame_count(self) -> int:
-        return self._frame_count
+        pools = self._attached_with.pools
+        return pools[0].frame_count if pools else 0
 
     @property
     def tables(self) -> BlockTables:
@@ -128,7 +146,7 @@ class Client:
         attachment = self._attached()
         if completed_step is None:
             completed_step = attachment.next_step - 1
-        return attachment.step(operations, completed_step)
+        return attachment.start_step(operations, completed_step).result()
 
     def wait_events(self, seconds: float, *, completed_step: int | None = None) -> list[pb.Event]:
         """Waits for events not told yet; may come back early with none.

@@ -84,12 +84,14 @@ def _token_bytes(tokens: Tokens) -> bytes:
         if tokens.size and (tokens.min() < 0 or tokens.max() >= TOKEN_END):
             raise _out_of_range([int(token) for token in tokens])
         return tokens.astype("<i4").tobytes()
-    if tokens and min(tokens) < 0:
-        raise _out_of_range(tokens)
     try:
-        return struct.pack(f"<{len(tokens)}i", *tokens)
+        packed = struct.pack(f"<{len(tokens)}I", *tokens)
     except struct.error:
         raise _out_of_range(tokens) from None
+    # Below TOKEN_END the highest bit of the highest byte is 0: one look for all, and no call a token.
+    if not packed[TOKEN_BYTES - 1 :: TOKEN_BYTES].isascii():
+        raise _out_of_range(tokens)
+    return packed
 
 
 def _out_of_range(tokens: Sequence[int]) -> ValueError:

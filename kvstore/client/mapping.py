@@ -22,7 +22,7 @@ import numpy.typing as npt
 from kvstore.client.errors import ClientError, ServiceLost
 from kvstore.v1 import kvstore_pb2 as pb
 
-__all__ = ["MappedPool", "map_pools"]
+__all__ = ["MappedPool", "map_pools", "map_shared_rank", "share_rank"]
 
 GOOD = b"\0"
 PAGE_BYTES = 4096
@@ -78,6 +78,26 @@ def map_pools(
             pool.close()
         raise
     return pools
+
+
+def share_rank(response: pb.AttachResponse, rank: int) -> bytes:
+    """What another process of this engine needs to map this rank, once: where, how large, and the secret."""
+    [handle] = [handle for handle in response.pools if handle.rank == rank]
+    secret, path = response.fd_secrets[rank], response.fd_socket_path
+    return pb.AttachResponse(pools=[handle], fd_secrets=[secret], fd_socket_path=path).SerializeToString()
+
+
+def map_shared_rank(shared: bytes, *, seconds: float = 2.0) -> MappedPool:
+    """In a worker process: the pool of the rank that `Client.share_rank` gave away. Raises ServiceLost where
+    there is none to be had, in `seconds` or at all.
+
+    From here on this process is one of the engine's: what the engine holds is not given to anybody else
+    until it has ended too. Its tether ends when the service does; then `close`, and drop the arrays.
+    """
+    response = pb.AttachResponse.FromString(shared)
+    [handle], [secret] = response.pools, response.fd_secrets
+    _check_handle(handle, handle.block_bytes)
+    return _map_pool(handle, response.fd_socket_path, secret, seconds)
 
 
 def _map_pool(handle: pb.PoolHandle, socket_path: str, secret: bytes, seconds: float) -> MappedPool:

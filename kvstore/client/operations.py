@@ -31,17 +31,24 @@ def allocate(
     tenant: str = "",
 ) -> pb.Operation:
     """`known_blocks`: what `tables.table(sequence)` holds already, so that the answer need not repeat it."""
-    request = pb.AllocateRequest(
-        sequence=sequence,
-        token_count=token_count,
-        block_keys=block_keys,
-        session=session,
-        turn=turn,
-        priority=priority,
-        known_blocks=known_blocks,
-        tenant=tenant,
-    )
-    return pb.Operation(allocate=request)
+    # Filled in place: most operations are these, and a message put into another is copied.
+    operation = pb.Operation()
+    request = operation.allocate
+    request.sequence = sequence
+    request.token_count = token_count
+    if block_keys:
+        request.block_keys.extend(block_keys)
+    if known_blocks:
+        request.known_blocks = known_blocks
+    if session:
+        request.session = session
+    if turn:
+        request.turn = turn
+    if priority:
+        request.priority = priority
+    if tenant:
+        request.tenant = tenant
+    return operation
 
 
 def fork(parent: int, children: Sequence[int]) -> pb.Operation:

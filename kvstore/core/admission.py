@@ -1,24 +1,23 @@
 """Who gets GPU frames: new sequences, growing ones, and those that come back.
 
-All requests of a step are granted together where there is room for all: two numpy calls for
-the lot, however many sequences there are. Otherwise each is tried alone, in order, and what
-finds no room keeps a ticket: its place in the queue. Growth of what runs comes first, then
+All requests of a step are granted together where there is room for all: a fixed number of numpy
+calls for the lot, however many sequences there are. Otherwise each is tried alone, in order, and
+what finds no room keeps a ticket: its place in the queue. Growth of what runs comes first, then
 what was swapped out, then what is new; within a class the ticket decides. So nothing that
 came later takes the frames that an earlier one waits for, and nothing that waits holds any.
 """
 
 from array import array
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from enum import IntEnum
 
 import numpy as np
+from msgspec import Struct
 
-from kvstore.core.blocks import NO_FRAME
+from kvstore.core.blocks import NO_FRAME, NO_TABLE, as_table, concat
 from kvstore.core.config import StoreConfig
 from kvstore.core.memory import Memory
 from kvstore.core.sequences import Sequence
-from kvstore.core.types import BlockRow, EngineId, Tier
+from kvstore.core.types import GPU, EngineId, Number
 
 __all__ = ["Admission", "Request", "Urgency"]
 
@@ -26,36 +25,34 @@ __all__ = ["Admission", "Request", "Urgency"]
 PATIENCE_SECONDS = 1.0
 
 
-class Urgency(IntEnum):
+class Urgency(Number):
     GROW = 0
     RETURN = 1
     NEW = 2
 
 
-@dataclass(slots=True, eq=False)
-class Request:
+class Request(Struct, eq=False):
     """Frames for one sequence: for blocks that exist, and for new ones."""
 
     sequence: Sequence
     urgency: Urgency
-    held: "array[int]" = field(default_factory=lambda: array("i"))
+    held: "array[int]" = NO_TABLE
     fresh: int = 0
     # Finds the cached prefix that `held` may be, as the index is now.
-    find: Callable[[], list[BlockRow]] | None = None
+    find: Callable[[], "array[int]"] | None = None
     # Filled in by a grant: frames that those wait for who stand before, and the new blocks.
     frames_ahead: int = 0
-    granted: "array[int]" = field(default_factory=lambda: array("i"))
+    granted: "array[int]" = NO_TABLE
 
     def look_again(self) -> None:
         """A grant to another may have evicted what was found when this was planned."""
         if self.find:
             blocks = len(self.held) + self.fresh
-            self.held = array("i", self.find())
+            self.held = self.find()
             self.fresh = blocks - len(self.held)
 
 
-@dataclass(slots=True)
-class _Ticket:
+class _Ticket(Struct):
     # Urgency, and a number within it.
     place: tuple[int, int]
     frames: int
@@ -73,8 +70,6 @@ class Admission:
 
     def grant(self, requests: list[Request], time: float) -> list[Request]:
         """Grants what there is room for and returns the requests that have to wait."""
-        if not requests:
-            return []
         if not self._tickets and self._take(requests, spare=0):
             return []
         waiting: list[Request] = []
@@ -105,18 +100,18 @@ class Admission:
 
     def _may_fit(self, request: Request) -> bool:
         """False where those ahead wait for the whole pool: nothing has to be looked for then."""
-        return request.frames_ahead + request.fresh <= self._memory.pools[Tier.GPU].frame_count
+        return request.frames_ahead + request.fresh <= self._memory.pools[GPU].frame_count
 
     def _take(self, requests: list[Request], spare: int) -> bool:
-        held = np.frombuffer(b"".join([request.held for request in requests]), np.int32)
-        granted = self._memory.grant(held, sum(request.fresh for request in requests), spare)
+        held = concat([request.held for request in requests])
+        granted = self._memory.grant(held, sum([request.fresh for request in requests]), spare)
         if granted is None:
             return False
-        rows, taken = granted.tobytes(), 0
+        rows, begin = as_table(granted), 0
         for request in requests:
-            end = taken + request.fresh * granted.itemsize
-            request.granted = array("i", rows[taken:end])
-            taken = end
+            end = begin + request.fresh
+            request.granted = rows[begin:end]
+            begin = end
         return True
 
     # ------------------------------------------------------------------------- tickets
@@ -127,7 +122,7 @@ class Admission:
 
     def is_waiting(self, time: float) -> bool:
         """Whether somebody waits for frames and still asks for them."""
-        return any(self._asks(ticket, time) for ticket in self._tickets.values())
+        return bool(self._tickets) and any(self._asks(ticket, time) for ticket in self._tickets.values())
 
     def engines_waiting(self) -> dict[EngineId, None]:
         """Whose sequences have a ticket."""
@@ -142,8 +137,8 @@ class Admission:
 
     def _queue(self, request: Request, time: float) -> int:
         """Keeps the request's place; returns the frames that it waits for."""
-        held = np.array(request.held, np.int32)
-        lacking = int((self._memory.blocks.frame[Tier.GPU, held] == NO_FRAME).sum())
+        held = np.array(request.held, np.intp)
+        lacking = int((self._memory.blocks.frame[GPU][held] == NO_FRAME).sum())
         urgency, number = self._place(request)
         self._last_number = max(self._last_number, number)
         frames = lacking + request.fresh
@@ -155,7 +150,7 @@ class Admission:
 
         `frames_held` are those that can't be had then (`Room.held_on_gpu`).
         """
-        mine = np.array(request.held, np.int32)
-        unheld = int((self._memory.blocks.live[mine] == 0).sum())
+        mine = np.array(request.held, np.intp)
+        unheld = int((~self._memory.blocks.held(mine)).sum())
         needed = request.fresh + unheld + request.frames_ahead
-        return max(0, needed - (self._memory.pools[Tier.GPU].frame_count - frames_held))
+        return max(0, needed - (self._memory.pools[GPU].frame_count - frames_held))

@@ -3,11 +3,11 @@
 from array import array
 from collections.abc import Sequence as Many
 
-from kvstore.core.blocks import concat
+from kvstore.core.blocks import as_table, concat
 from kvstore.core.effects import AllocateResult, FrameCopy, SwapResult
 from kvstore.core.granting import Asked
 from kvstore.core.memory import Memory
-from kvstore.core.types import Frame, Outcome, SequenceState, Tier
+from kvstore.core.types import DROPPED, GPU, OK, Frame
 
 __all__ = ["Answering"]
 
@@ -18,7 +18,7 @@ class Answering:
 
     def frames(self, tables: Many["array[int]"]) -> list[tuple[Frame, ...]]:
         """GPU frames of many tables: one look for all."""
-        frames = self._memory.blocks.frame[Tier.GPU, concat(tables)].tolist()
+        frames = self._memory.blocks.frame[GPU][concat(tables)].tolist()
         split: list[tuple[Frame, ...]] = []
         begin = 0
         for table in tables:
@@ -32,20 +32,20 @@ class Answering:
 
     def _told(self, asked: Asked) -> "array[int]":
         """The part of the table that the engine does not know yet."""
-        if asked.sequence is None or asked.outcome is not Outcome.OK:
-            return array("i")
+        if asked.sequence is None or asked.outcome is not OK:
+            return as_table()
         return asked.sequence.rows[asked.known_blocks :]
 
     def _allocate_result(self, asked: Asked, table: tuple[Frame, ...]) -> AllocateResult:
         sequence = asked.sequence
-        if sequence is None or asked.outcome is not Outcome.OK:
+        if sequence is None or asked.outcome is not OK:
             return AllocateResult(
                 outcome=asked.outcome,
-                state=sequence.state if sequence else SequenceState.DROPPED,
+                state=sequence.state if sequence else DROPPED,
                 frames_short=asked.frames_short,
             )
         return AllocateResult(
-            outcome=Outcome.OK,
+            outcome=OK,
             state=sequence.state,
             cached_tokens=sum(sequence.found_tokens),
             block_table=table,
@@ -60,7 +60,7 @@ class Answering:
     def _swap_result(self, asked: Asked, table: tuple[Frame, ...]) -> SwapResult:
         sequence = asked.sequence
         if sequence is None:
-            return SwapResult(outcome=asked.outcome, state=SequenceState.DROPPED)
+            return SwapResult(outcome=asked.outcome, state=DROPPED)
         return SwapResult(
             outcome=asked.outcome,
             state=sequence.state,
@@ -70,5 +70,7 @@ class Answering:
         )
 
     def frame_copies(self, blocks: "tuple[array[int], array[int]]") -> tuple[FrameCopy, ...]:
+        if not blocks[0]:
+            return ()
         sources, targets = self.frames(blocks)
         return tuple(FrameCopy(source=s, target=t) for s, t in zip(sources, targets, strict=True))

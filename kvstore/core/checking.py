@@ -4,28 +4,30 @@ Operations are checked in the order in which they will be applied, against what 
 holds and what earlier phases of the same step will have changed.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable
 from collections.abc import Sequence as Many
-from dataclasses import dataclass, field
+
+from msgspec import Struct
 
 from kvstore.core.config import StoreConfig
 from kvstore.core.engines import Engine
-from kvstore.core.errors import FieldInvalid, SequenceUnknown, TenantRefused
+from kvstore.core.errors import FieldInvalid, KVStoreError, SequenceUnknown, TenantRefused
 from kvstore.core.events import (
     Allocate,
     Commit,
     EndSession,
     Fork,
     Free,
-    Operation,
     Swap,
     UpdateActivity,
 )
+from kvstore.core.phases import K, Phases
 from kvstore.core.types import (
+    DROPPED,
+    SWAPPING_IN,
     BlockKey,
     Direction,
     SequenceId,
-    SequenceState,
     StepNumber,
     blocks_for_tokens,
 )
@@ -45,19 +47,18 @@ SESSION_BYTES_MAX = 256
 KEY_BYTES = 32
 
 
-@dataclass(slots=True)
-class _Outlook:
+class _Outlook(Struct):
     """What the engine will hold as the phases go by."""
 
     config: StoreConfig
     engine: Engine
-    # Keys by block that this step commits; token counts of new children.
-    committed: dict[SequenceId, dict[int, BlockKey]] = field(default_factory=dict)
-    children: dict[SequenceId, int] = field(default_factory=dict)
-    freed: set[SequenceId] = field(default_factory=set)
+    # Keys that this step commits, behind those that are committed; token counts of new children.
+    committed: dict[SequenceId, list[BlockKey]] = {}
+    children: dict[SequenceId, int] = {}
+    freed: set[SequenceId] = set()
     # As named, one that is named twice counted twice.
     freed_count: int = 0
-    created: set[SequenceId] = field(default_factory=set)
+    created: set[SequenceId] = set()
 
     def token_count(self, sequence: SequenceId, field: str) -> int:
         """Tokens of a sequence that exists at this point of the step."""
@@ -73,15 +74,30 @@ class _Outlook:
         )
 
 
-def check_operations(config: StoreConfig, engine: Engine, operations: Many[Operation]) -> None:
+def check_operations(config: StoreConfig, engine: Engine, phases: Phases) -> None:
     """Raises the refusal that the step deserves, if any. Changes nothing."""
-    _at_most("operations", len(operations), config.operations_max)
+    _at_most("operations", phases.count, config.operations_max)
     outlook = _Outlook(config, engine)
     # In the order of the phases; a kind is checked whole before the next begins.
-    for kind in (Commit, Fork, Free, UpdateActivity, EndSession, Swap, Allocate):
-        for index, operation in enumerate(operations):
-            if isinstance(operation, kind):
-                _check(outlook, operation, f"operations[{index}]")
+    _check_each(outlook, "commit", _check_commit, phases.of(Commit))
+    _check_each(outlook, "fork", _check_fork, phases.of(Fork))
+    _check_each(outlook, "free", _check_free, phases.of(Free))
+    _check_each(outlook, "update_activity", _check_update, phases.of(UpdateActivity))
+    _check_each(outlook, "end_session", _check_end, phases.of(EndSession))
+    _check_each(outlook, "swap", _check_swap, phases.of(Swap))
+    _check_each(outlook, "allocate", _check_allocate, phases.of(Allocate))
+
+
+def _check_each(
+    outlook: "_Outlook", name: str, check: Callable[["_Outlook", K], None], operations: list[tuple[int, K]]
+) -> None:
+    """A check names the field within its operation; where that stands is added here."""
+    for index, operation in operations:
+        try:
+            check(outlook, operation)
+        except KVStoreError as error:
+            error.field = f"operations[{index}].{name}.{error.field}"
+            raise
 
 
 def check_completed(completed_step: StepNumber, oldest: StepNumber, newest: StepNumber) -> None:
@@ -94,137 +110,136 @@ def check_completed(completed_step: StepNumber, oldest: StepNumber, newest: Step
         )
 
 
-def check_tenant(config: StoreConfig, tenant: str, field: str) -> None:
+def check_tenant(config: StoreConfig, tenant: str) -> None:
     if tenant and tenant not in config.tenants:
         raise TenantRefused(
             "not a tenant of this socket",
-            field=field,
+            field="tenant",
             value=tenant,
             remedy="name one of " + ", ".join(sorted(config.tenants)) + ", or none for the default",
         )
 
 
-def _check(outlook: _Outlook, operation: Operation, where: str) -> None:
-    match operation:
-        case Allocate():
-            _check_allocate(outlook, operation, f"{where}.allocate")
-        case Commit():
-            _check_commit(outlook, operation, f"{where}.commit")
-        case Fork():
-            _check_fork(outlook, operation, f"{where}.fork")
-        case Free():
-            _at_most(f"{where}.free.sequences", len(operation.sequences), FREED_MAX)
-            outlook.freed_count += len(operation.sequences)
-            _at_most(
-                f"{where}.free.sequences", outlook.freed_count, outlook.config.sequences_max, "in one step"
-            )
-            outlook.freed.update(operation.sequences)
-        case Swap():
-            tokens = outlook.token_count(operation.sequence, f"{where}.swap.sequence")
-            if operation.direction is Direction.OUT:
-                _at_most(f"{where}.swap.filled_tokens", operation.filled_tokens, tokens)
-        case UpdateActivity():
-            tokens = outlook.token_count(operation.sequence, f"{where}.update_activity.sequence")
-            _at_most(f"{where}.update_activity.filled_tokens", operation.filled_tokens, tokens)
-        case EndSession():
-            _check_session(operation.session, f"{where}.end_session.session")
-            if not operation.session:
-                raise FieldInvalid("empty", field=f"{where}.end_session.session", remedy="name the session")
-            check_tenant(outlook.config, operation.tenant, f"{where}.end_session.tenant")
+def _check_free(outlook: _Outlook, operation: Free) -> None:
+    _at_most("sequences", len(operation.sequences), FREED_MAX)
+    outlook.freed_count += len(operation.sequences)
+    _at_most("sequences", outlook.freed_count, outlook.config.sequences_max, "in one step")
+    outlook.freed.update(operation.sequences)
 
 
-def _check_allocate(outlook: _Outlook, operation: Allocate, where: str) -> None:
-    config, engine = outlook.config, outlook.engine
-    if operation.token_count < 1:
-        raise FieldInvalid("no tokens", field=f"{where}.token_count", value=0, remedy="at least 1")
-    _at_most(f"{where}.token_count", operation.token_count, config.tokens_max)
-    _at_most(f"{where}.block_keys", len(operation.block_keys), operation.token_count // config.block_tokens)
-    _check_keys(operation.block_keys, f"{where}.block_keys")
-    blocks = blocks_for_tokens(operation.token_count, config.block_tokens)
-    _at_most(f"{where}.known_blocks", operation.known_blocks, blocks)
-    _check_session(operation.session, f"{where}.session")
-    check_tenant(config, operation.tenant, f"{where}.tenant")
+def _check_swap(outlook: _Outlook, operation: Swap) -> None:
+    tokens = outlook.token_count(operation.sequence, "sequence")
+    if operation.direction is Direction.OUT:
+        _at_most("filled_tokens", operation.filled_tokens, tokens)
+
+
+def _check_update(outlook: _Outlook, operation: UpdateActivity) -> None:
+    tokens = outlook.token_count(operation.sequence, "sequence")
+    _at_most("filled_tokens", operation.filled_tokens, tokens)
+
+
+def _check_end(outlook: _Outlook, operation: EndSession) -> None:
+    _check_session(operation.session)
+    if not operation.session:
+        raise FieldInvalid("empty", field="session", remedy="name the session")
+    check_tenant(outlook.config, operation.tenant)
+
+
+def _check_allocate(outlook: _Outlook, operation: Allocate) -> None:
+    config, tokens, keys = outlook.config, operation.token_count, operation.block_keys
+    if tokens < 1:
+        raise FieldInvalid("no tokens", field="token_count", value=tokens, remedy="at least 1")
+    _at_most("token_count", tokens, config.tokens_max)
+    _at_most("known_blocks", operation.known_blocks, blocks_for_tokens(tokens, config.block_tokens))
+    if keys:
+        _at_most("block_keys", len(keys), tokens // config.block_tokens)
+        _check_keys(keys)
+    if operation.session:
+        _check_session(operation.session)
+    check_tenant(config, operation.tenant)
     if operation.sequence in outlook.freed:
         raise FieldInvalid(
             "this step frees the sequence",
-            field=f"{where}.sequence",
+            field="sequence",
             value=operation.sequence,
             remedy="ids are never used again: choose a new one",
         )
-    if operation.sequence not in engine.sequences and operation.sequence not in outlook.children:
-        _count_new(outlook, operation.sequence, f"{where}.sequence")
+    if operation.sequence not in outlook.engine.sequences and operation.sequence not in outlook.children:
+        _count_new(outlook, operation.sequence, "sequence")
 
 
-def _check_commit(outlook: _Outlook, operation: Commit, where: str) -> None:
-    tokens = outlook.token_count(operation.sequence, f"{where}.sequence")
+def _check_commit(outlook: _Outlook, operation: Commit) -> None:
+    tokens = outlook.token_count(operation.sequence, "sequence")
     sequence = outlook.engine.sequences[operation.sequence]
-    _check_keys(operation.block_keys, f"{where}.block_keys")
-    if sequence.state is SequenceState.DROPPED:
+    _check_keys(operation.block_keys)
+    if sequence.state is DROPPED:
         return
-    new = outlook.committed.setdefault(operation.sequence, {})
-    done = sequence.committed + len(new)
-    end = operation.first_block + len(operation.block_keys)
-    if operation.first_block > done:
+    first, keys = operation.first_block, operation.block_keys
+    new = outlook.committed.setdefault(operation.sequence, [])
+    done, end = sequence.committed + len(new), first + len(keys)
+    if first > done:
         raise FieldInvalid(
             f"blocks from {done} on are not committed yet",
-            field=f"{where}.first_block",
-            value=operation.first_block,
+            field="first_block",
+            value=first,
             remedy="commit blocks in order",
         )
-    _at_most(f"{where}.block_keys", end, tokens // outlook.config.block_tokens, "full blocks of the sequence")
-    for place, key in enumerate(operation.block_keys, operation.first_block):
-        known = sequence.keys[place] if place < sequence.committed else new.setdefault(place, key)
-        if key != known:
+    _at_most("block_keys", end, tokens // outlook.config.block_tokens, "full blocks of the sequence")
+    known = [*sequence.keys[first : sequence.committed], *new[max(0, first - sequence.committed) :]]
+    for index, (key, known_key) in enumerate(zip(keys, known, strict=False)):
+        if key != known_key:
             raise FieldInvalid(
                 "the block is committed under another key",
-                field=f"{where}.block_keys[{place - operation.first_block}]",
+                field=f"block_keys[{index}]",
                 value=key.hex(),
                 remedy="a block's content and key never change",
             )
-    if end > done and sequence.state is SequenceState.SWAPPING_IN:
+    new += keys[len(known) :]
+    if end > done and sequence.state is SWAPPING_IN:
         raise FieldInvalid(
             "the sequence is being swapped in: nothing can have been computed into it",
-            field=f"{where}.sequence",
+            field="sequence",
             value=operation.sequence,
             remedy="wait for SequenceMoved(RESIDENT)",
         )
 
 
-def _check_fork(outlook: _Outlook, operation: Fork, where: str) -> None:
-    tokens = outlook.token_count(operation.parent, f"{where}.parent")
-    _at_most(f"{where}.children", len(operation.children), CHILDREN_MAX)
+def _check_fork(outlook: _Outlook, operation: Fork) -> None:
+    tokens = outlook.token_count(operation.parent, "parent")
+    _at_most("children", len(operation.children), CHILDREN_MAX)
     if operation.parent in operation.children:
         raise FieldInvalid(
             "a sequence can't be its own child",
-            field=f"{where}.children",
+            field="children",
             value=operation.parent,
             remedy="choose new ids for children",
         )
     for child in operation.children:
         if child not in outlook.engine.sequences and child not in outlook.children:
-            _count_new(outlook, child, f"{where}.children")
+            _count_new(outlook, child, "children")
             outlook.children[child] = tokens
 
 
-def _count_new(outlook: _Outlook, sequence: SequenceId, where: str) -> None:
+def _count_new(outlook: _Outlook, sequence: SequenceId, field: str) -> None:
     outlook.created.add(sequence)
     held = len(outlook.engine.sequences) + len(outlook.created)
-    _at_most(where, held, outlook.config.sequences_max, "sequences of one engine")
+    _at_most(field, held, outlook.config.sequences_max, "sequences of one engine")
 
 
-def _check_keys(keys: Iterable[BlockKey], where: str) -> None:
-    for index, key in enumerate(keys):
-        if len(key) != KEY_BYTES:
-            raise FieldInvalid(
-                f"{len(key)} bytes long",
-                field=f"{where}[{index}]",
-                value=key.hex()[:64],
-                remedy=f"a block key is a digest of {KEY_BYTES} bytes",
-            )
+def _check_keys(keys: Many[BlockKey]) -> None:
+    if [*map(len, keys)].count(KEY_BYTES) == len(keys):
+        return
+    index, key = next((i, key) for i, key in enumerate(keys) if len(key) != KEY_BYTES)
+    raise FieldInvalid(
+        f"{len(key)} bytes long",
+        field=f"block_keys[{index}]",
+        value=key.hex()[:64],
+        remedy=f"a block key is a digest of {KEY_BYTES} bytes",
+    )
 
 
-def _check_session(session: str, where: str) -> None:
-    _at_most(where, len(session.encode()), SESSION_BYTES_MAX, "bytes")
+def _check_session(session: str) -> None:
+    _at_most("session", len(session.encode()), SESSION_BYTES_MAX, "bytes")
 
 
 def _at_most(field: str, value: int, most: int, unit: str = "") -> None:

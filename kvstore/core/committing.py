@@ -10,7 +10,7 @@ from kvstore.core.engines import Engine, Publish, SwapOut
 from kvstore.core.events import Commit
 from kvstore.core.memory import Memory
 from kvstore.core.sequences import Sequence
-from kvstore.core.types import BlockRow, SequenceState, StepNumber, Tier
+from kvstore.core.types import CPU, DISK, SWAPPED, SWAPPING_OUT, BlockRow, StepNumber
 
 __all__ = ["Committing"]
 
@@ -31,8 +31,8 @@ class Committing:
         sequence.keys[operation.first_block : end] = operation.block_keys[: end - operation.first_block]
         sequence.committed = end
         pending = engine.pending.setdefault(sequence.domain, {})
-        for place in range(first, end):
-            pending.setdefault(sequence.keys[place], BlockRow(sequence.rows[place]))
+        for key, row in zip(sequence.keys[first:end], sequence.rows[first:end], strict=True):
+            pending.setdefault(key, BlockRow(row))
         publication = Publish(
             fence=fence,
             domain=sequence.domain,
@@ -45,8 +45,8 @@ class Committing:
         self._schedule(engine, sequence, publication)
 
     def _schedule(self, engine: Engine, sequence: Sequence, publication: Publish) -> None:
-        leaving = sequence.state is SequenceState.SWAPPING_OUT
-        if sequence.state is SequenceState.SWAPPED or (leaving and sequence.begun):
+        leaving = sequence.state is SWAPPING_OUT
+        if sequence.state is SWAPPED or (leaving and sequence.begun):
             # All work on its blocks has completed.
             self.publish(engine, [publication])
             return
@@ -58,7 +58,7 @@ class Committing:
             engine.fences.append(SwapOut(fence=publication.fence, sequence=sequence))
 
     def _full_blocks(self, sequence: Sequence) -> int:
-        if sequence.state in (SequenceState.SWAPPING_OUT, SequenceState.SWAPPED):
+        if sequence.state in (SWAPPING_OUT, SWAPPED):
             return sequence.filled_tokens // self._config.block_tokens
         return len(sequence.rows)
 
@@ -68,10 +68,11 @@ class Committing:
         rows = self._memory.prefix.publish(publications)
         for publication in publications:
             pending = engine.pending[publication.domain]
-            for place in range(publication.first, publication.end):
-                if pending.get(publication.keys[place]) == publication.rows[place]:
-                    del pending[publication.keys[place]]
+            begin, end = publication.first, publication.end
+            for key, row in zip(publication.keys[begin:end], publication.rows[begin:end], strict=True):
+                if pending.get(key) == row:
+                    del pending[key]
         blocks.writer[rows] = engine.writer
         # A swapped sequence's blocks were its own below, too: from now on they may be evicted there.
-        for tier in (Tier.CPU, Tier.DISK):
-            self._memory.eviction.touch(tier, rows[blocks.valid[tier, rows]][::-1].tolist())
+        for tier in (CPU, DISK):
+            self._memory.eviction.touch(tier, rows[blocks.valid[tier][rows]][::-1])

@@ -2,9 +2,9 @@
 
 from array import array
 from collections import deque
-from dataclasses import dataclass, field
 
-from kvstore.core.blocks import Rows
+from msgspec import Struct, field
+
 from kvstore.core.effects import StepAnswer
 from kvstore.core.events import Single, Step
 from kvstore.core.sequences import Sequence
@@ -17,6 +17,7 @@ from kvstore.core.types import (
     NamespaceId,
     Retention,
     Revision,
+    Rows,
     SequenceId,
     StepNumber,
     Tier,
@@ -28,8 +29,7 @@ __all__ = ["Engine", "Fence", "Publish", "Release", "SessionEnd", "SwapOut"]
 # What takes effect when a step has completed. An engine has one queue of these, in order.
 
 
-@dataclass(slots=True, kw_only=True)
-class Publish:
+class Publish(Struct, kw_only=True, eq=False):
     """Blocks `first` to `end` of a table become findable under their keys.
 
     Table and keys are the sequence's own, not copies; the references that keep the rows are
@@ -45,25 +45,23 @@ class Publish:
     end: int
 
 
-@dataclass(slots=True, kw_only=True)
-class Release:
-    """References in limbo end."""
+class Release(Struct, kw_only=True, eq=False):
+    """References in limbo end. `distinct`: they are those of one sequence, no row twice."""
 
     fence: StepNumber
     rows: Rows
     retention: Retention
+    distinct: bool = False
 
 
-@dataclass(slots=True, kw_only=True)
-class SwapOut:
+class SwapOut(Struct, kw_only=True, eq=False):
     """The sequence's blocks may be copied."""
 
     fence: StepNumber
     sequence: Sequence
 
 
-@dataclass(slots=True, kw_only=True)
-class SessionEnd:
+class SessionEnd(Struct, kw_only=True, eq=False):
     """Blocks that only this session used may go."""
 
     fence: StepNumber
@@ -73,8 +71,7 @@ class SessionEnd:
 Fence = Publish | Release | SwapOut | SessionEnd
 
 
-@dataclass(slots=True, eq=False)
-class Engine:
+class Engine(Struct, eq=False):
     """One attached process and everything it holds."""
 
     id: EngineId
@@ -115,8 +112,10 @@ class Engine:
 
     def forget_news(self, seen: Revision) -> None:
         """The engine has taken in what happened up to this revision."""
-        self.moved = {about: revision for about, revision in self.moved.items() if revision > seen}
-        self.pressed = {about: revision for about, revision in self.pressed.items() if revision > seen}
+        if self.moved:
+            self.moved = {about: revision for about, revision in self.moved.items() if revision > seen}
+        if self.pressed:
+            self.pressed = {about: revision for about, revision in self.pressed.items() if revision > seen}
 
     def knows_filled(self, sequence: Sequence, filled_tokens: int) -> int:
         """Filled tokens as the engine names them, or fewer if it can't know yet that a load failed."""

@@ -14,6 +14,7 @@
       PoolUnavailable       POOL_UNAVAILABLE
       ConfigInvalid         CONFIG_INVALID
       DiskInvalid           DISK_INVALID
+      JournalInvalid        JOURNAL_INVALID
     CheckFailed             a bug in the store: it must stop
 
 A refusal names the field, its value and the remedy. Which gRPC code a reason has is the
@@ -28,6 +29,7 @@ __all__ = [
     "DiskInvalid",
     "EngineExpired",
     "FieldInvalid",
+    "JournalInvalid",
     "KVStoreError",
     "LayoutMismatch",
     "PoolQuarantined",
@@ -111,6 +113,10 @@ class ConfigInvalid(KVStoreError):
 
 class DiskInvalid(KVStoreError):
     reason = "DISK_INVALID"
+
+
+class JournalInvalid(KVStoreError):
+    reason = "JOURNAL_INVALID"
 
 
 class CheckFailed(Exception):

@@ -13,7 +13,7 @@ from kvstore.core.memory import Memory
 from kvstore.core.sequences import Sequence
 from kvstore.core.settling import Settling
 from kvstore.core.swaps import Swaps
-from kvstore.core.types import Retention, SequenceState, StepNumber, Tier
+from kvstore.core.types import GPU, SWAPPED, SWAPPING_OUT, Retention, StepNumber
 
 __all__ = ["Freeing"]
 
@@ -52,18 +52,20 @@ class Freeing:
 
     def _release(self, engine: Engine, gone: list[Sequence], retention: Retention, fence: StepNumber) -> None:
         blocks = self._memory.blocks
-        on_gpu = [sequence for sequence in gone if sequence.state is not SequenceState.SWAPPED]
-        # A swap-out has put its references into limbo already.
-        blocks.give_up(concat(sequence.rows for sequence in on_gpu if not _leaves(sequence)))
-        rows = concat(sequence.rows for sequence in on_gpu)
+        on_gpu = [sequence for sequence in gone if sequence.state is not SWAPPED]
+        rows = concat([sequence.rows for sequence in on_gpu])
         if rows.size:
-            engine.fences.append(Release(fence=fence, rows=rows, retention=retention))
+            # A swap-out has put its references into limbo already.
+            staying = [sequence.rows for sequence in on_gpu if not _leaves(sequence)]
+            blocks.give_up(rows if len(staying) == len(on_gpu) else concat(staying))
+            distinct = len(on_gpu) == 1
+            engine.fences.append(Release(fence=fence, rows=rows, retention=retention, distinct=distinct))
         # Copies below are the service's own: no work of the engine has to be waited for.
-        claimed = concat(sequence.claimed for sequence in gone)
-        if claimed.size:
-            blocks.unclaim(claimed)
-            self._memory.collect(claimed)
-            swapped = concat(sequence.rows for sequence in gone if sequence.state is SequenceState.SWAPPED)
+        claimed = [sequence.claimed for sequence in gone if sequence.claimed]
+        if claimed:
+            blocks.unclaim(concat(claimed))
+            self._memory.collect(concat(claimed))
+            swapped = concat([each.rows for each in gone if each.state is SWAPPED])
             self._settling.retain(swapped, retention)
 
     # --------------------------------------------------------------- engines that are gone
@@ -92,7 +94,7 @@ class Freeing:
     def quarantined_frames(self, engine: Engine) -> int:
         if not engine.quarantine:
             return 0
-        frames = self._memory.blocks.frame[Tier.GPU, np.unique(_rows(engine.quarantine))]
+        frames = self._memory.blocks.frame[GPU][np.unique(_rows(engine.quarantine))]
         return int((frames != NO_FRAME).sum())
 
 
@@ -101,7 +103,7 @@ def _rows(fences: Iterable[Fence]) -> Rows:
 
 
 def _leaves(sequence: Sequence) -> bool:
-    return sequence.state is SequenceState.SWAPPING_OUT or sequence.cancelled
+    return sequence.state is SWAPPING_OUT or sequence.cancelled
 
 
 def _retention(sequence: Sequence, asked: Retention) -> Retention:

@@ -1,11 +1,13 @@
 """Allocate and swap IN: from what is asked to frames, and from frames to answers."""
 
-from dataclasses import dataclass
+from array import array
 
 import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
 
 from kvstore.core.admission import Admission, Request, Urgency
-from kvstore.core.blocks import concat
+from kvstore.core.blocks import concat, none_of
 from kvstore.core.config import StoreConfig
 from kvstore.core.engines import Engine
 from kvstore.core.events import Allocate
@@ -16,21 +18,27 @@ from kvstore.core.sequences import Sequence, session_owner
 from kvstore.core.swaps import Arrival, Swaps
 from kvstore.core.tails import Tails
 from kvstore.core.types import (
-    Activity,
-    BlockRow,
+    DROPPED,
+    GPU,
+    LATER,
+    NEVER,
+    OK,
+    RESIDENT,
+    RUNNING,
+    SWAPPED,
+    SWAPPING_IN,
+    SWAPPING_OUT,
     Outcome,
-    SequenceState,
     Tier,
     blocks_for_tokens,
 )
 
 __all__ = ["Asked", "Granting"]
 
-_COMING = (SequenceState.RESIDENT, SequenceState.SWAPPING_IN)
+_COMING = (RESIDENT, SWAPPING_IN)
 
 
-@dataclass(slots=True, eq=False)
-class Asked:
+class Asked(Struct, eq=False):
     """One Allocate or swap IN on its way to an answer."""
 
     # None: a prompt that can never fit. No sequence was made.
@@ -39,7 +47,7 @@ class Asked:
     known_blocks: int = 0
     # What has to be taken for it; None: nothing.
     request: Request | None = None
-    outcome: Outcome = Outcome.LATER
+    outcome: Outcome = LATER
     frames_short: int = 0
     # A swap IN of what runs already: all that its engine has written is valid.
     runs: bool = False
@@ -62,38 +70,37 @@ class Granting:
 
     def ask_allocate(self, engine: Engine, operation: Allocate) -> Asked:
         """What an Allocate needs; makes the sequence if it is new and could ever fit."""
-        size = self._config.block_tokens
-        sequence = engine.sequences.get(operation.sequence)
-        fits = blocks_for_tokens(operation.token_count, size) <= self._config.gpu_frames
+        sequence, tokens = engine.sequences.get(operation.sequence), operation.token_count
+        fits = blocks_for_tokens(tokens, self._config.block_tokens) <= self._config.gpu_frames
         if sequence is None and fits:
             sequence = self._create(engine, operation)
-        asked = Asked(sequence, operation.token_count, operation.known_blocks)
+        asked = Asked(sequence, tokens, operation.known_blocks)
         if sequence is None or not fits:
-            asked.outcome = Outcome.NEVER
-        elif sequence.state is SequenceState.RESIDENT:
-            asked.request = self._plan_growth(sequence, operation.token_count)
+            asked.outcome = NEVER
+        elif sequence.state is RESIDENT:
+            asked.request = self._plan_growth(sequence, tokens)
             if asked.request is None:
-                asked.outcome = Outcome.OK
-                sequence.token_count = max(sequence.token_count, operation.token_count)
-        elif sequence.state is SequenceState.DROPPED:
+                asked.outcome = OK
+                sequence.token_count = max(sequence.token_count, tokens)
+        elif sequence.state is DROPPED:
             # Frames that the engine knew are not these.
             asked.known_blocks = 0
-            sequence.token_count = max(sequence.token_count, operation.token_count)
+            sequence.token_count = max(sequence.token_count, tokens)
             asked.request = self._plan_prefix(engine, sequence, Urgency.NEW)
-        elif sequence.state is SequenceState.SWAPPING_IN and operation.token_count <= sequence.token_count:
-            asked.outcome = Outcome.OK
+        elif sequence.state is SWAPPING_IN and tokens <= sequence.token_count:
+            asked.outcome = OK
         return asked
 
     def ask_in(self, engine: Engine, sequence: Sequence) -> Asked:
         """What a sequence needs to come back to the GPU."""
         asked = Asked(sequence, sequence.token_count)
         told = sequence not in self._leaving.idle and sequence.id not in engine.moved
-        asked.runs = sequence.state is SequenceState.RESIDENT and told
-        if sequence.state is SequenceState.SWAPPING_OUT:
+        asked.runs = sequence.state is RESIDENT and told
+        if sequence.state is SWAPPING_OUT:
             self._swaps.cancel_out(sequence)
         if sequence.state in _COMING:
-            asked.outcome = Outcome.OK
-        elif sequence.state is SequenceState.SWAPPED:
+            asked.outcome = OK
+        elif sequence.state is SWAPPED:
             room = blocks_for_tokens(sequence.token_count, self._config.block_tokens)
             fresh = room - len(sequence.rows)
             asked.request = Request(sequence, Urgency.RETURN, held=sequence.rows, fresh=fresh)
@@ -135,7 +142,7 @@ class Granting:
         pending = engine.pending.get(sequence.domain, {})
         keys = sequence.keys[:usable]
 
-        def find() -> list[BlockRow]:
+        def find() -> "array[int]":
             return self._memory.prefix.find_prefix(sequence.domain, keys, pending)
 
         request = Request(sequence, urgency, fresh=blocks_for_tokens(sequence.token_count, size), find=find)
@@ -146,42 +153,54 @@ class Granting:
 
     def grant(self, asked: list[Asked], time: float) -> list[Asked]:
         """Has all requests granted that can be; returns those that wait, with what they lack."""
-        by_request = {each.request: each for each in asked if each.request is not None}
-        for each in by_request.values():
-            each.outcome = Outcome.OK
-        waiting = [by_request[request] for request in self._admission.grant(list(by_request), time)]
-        for each in waiting:
-            each.outcome = Outcome.LATER
-        return waiting
+        requests = [each.request for each in asked if each.request]
+        waiting = self._admission.grant(requests, time) if requests else []
+        for each in asked:
+            if each.request:
+                each.outcome = OK
+        if not waiting:
+            return []
+        by_request = {each.request: each for each in asked}
+        late = [by_request[request] for request in waiting]
+        for each in late:
+            each.outcome = LATER
+        return late
 
     def shortage(self, asked: Asked, frames_held: int) -> int:
         return self._admission.frames_short(asked.request, frames_held) if asked.request else 0
 
     def apply(self, asked: list[Asked], tails: Tails) -> None:
         """Gives granted frames to their sequences."""
-        granted = [each for each in asked if each.request and each.outcome is Outcome.OK]
-        requests = [each.request for each in granted if each.request]
-        self._note_hits([each for each in requests if each.sequence.state is SequenceState.DROPPED])
-        arriving: list[Arrival] = []
-        for each, request in zip(granted, requests, strict=True):
-            sequence = request.sequence
-            if request.urgency is Urgency.GROW:
-                self._grow(each, request, tails)
-            else:
-                if sequence.state is SequenceState.DROPPED:
-                    sequence.committed = len(request.held)
-                    sequence.filled_tokens = len(request.held) * self._config.block_tokens
-                arriving.append(Arrival(sequence, request.held, request.granted))
-            sequence.token_count = max(sequence.token_count, each.token_count)
+        arriving: list[Request] = []
         for each in asked:
+            sequence, request = each.sequence, each.request
+            if sequence is None or each.outcome is not OK:
+                continue
             # OK means that the engine runs it.
-            if each.sequence and each.outcome is Outcome.OK:
-                each.sequence.activity = Activity.RUNNING
-                self._leaving.idle.pop(each.sequence, None)
-        self._swaps.start_in(arriving)
+            sequence.activity = RUNNING
+            if self._leaving.idle:
+                self._leaving.idle.pop(sequence, None)
+            if request:
+                if request.urgency is Urgency.GROW:
+                    self._grow(each, sequence, request.granted, tails)
+                else:
+                    arriving.append(request)
+                sequence.token_count = max(sequence.token_count, each.token_count)
+        if arriving:
+            self._arrive(arriving)
 
-    def _grow(self, asked: Asked, request: Request, tails: Tails) -> None:
-        sequence, fresh = request.sequence, request.granted
+    def _arrive(self, requests: list[Request]) -> None:
+        beginning = [each for each in requests if each.sequence.state is DROPPED]
+        for request in beginning:
+            held, sequence = len(request.held), request.sequence
+            sequence.committed, sequence.filled_tokens = held, held * self._config.block_tokens
+            sequence.found_tokens = (0, 0, 0)
+        hits = [request for request in beginning if request.held]
+        if hits:
+            self._note_hits(hits)
+        self._swaps.start_in([Arrival(each.sequence, each.held, each.granted) for each in requests])
+
+    def _grow(self, asked: Asked, sequence: Sequence, fresh: "array[int]", tails: Tails) -> None:
         if sequence.forked:
             if tails.split(sequence, fresh[0]):
                 asked.known_blocks = min(asked.known_blocks, len(sequence.rows) - 1)
@@ -190,19 +209,24 @@ class Granting:
 
     def _note_hits(self, requests: list[Request]) -> None:
         """Who uses which cached block, and where its best copy was: one look for the whole step."""
-        if not requests:
-            return
-        blocks = self._memory.blocks
+        blocks, size = self._memory.blocks, self._config.block_tokens
         rows = concat([request.held for request in requests])
         counts = [len(request.held) for request in requests]
-        owners = np.repeat([request.sequence.owner for request in requests], counts)
+        owners: NDArray[np.int64] | int = requests[0].sequence.owner
+        if len(requests) > 1:
+            owners = np.repeat([request.sequence.owner for request in requests], counts)
         blocks.reused[rows] = True
         blocks.unwanted[rows] = False
-        blocks.shared[rows[blocks.owner[rows] != owners]] = True
-        best = self._memory.best_tier(rows).tolist()
-        size, begin = self._config.block_tokens, 0
+        others = blocks.owner[rows] != owners
+        if np.count_nonzero(others):
+            blocks.shared[rows[others]] = True
+        all_on_gpu = none_of(~blocks.valid[GPU][rows])
+        tiers = [] if all_on_gpu else self._memory.best_tier(rows).tolist()
+        begin = 0
         for request, count in zip(requests, counts, strict=True):
-            mine = best[begin : begin + count]
-            gpu, cpu, disk = (mine.count(tier) * size for tier in Tier)
-            request.sequence.found_tokens = (gpu, cpu, disk)
-            begin += count
+            gpu, cpu, disk = count, 0, 0
+            if not all_on_gpu:
+                mine = tiers[begin : begin + count]
+                gpu, cpu, disk = (mine.count(tier) for tier in Tier)
+                begin += count
+            request.sequence.found_tokens = (gpu * size, cpu * size, disk * size)

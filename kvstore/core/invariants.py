@@ -5,7 +5,6 @@ rule raises `CheckFailed` with the first thing that is wrong.
 """
 
 from collections import Counter
-from collections.abc import Iterable
 
 import numpy as np
 
@@ -14,7 +13,7 @@ from kvstore.core.engines import Engine, Release
 from kvstore.core.errors import check
 from kvstore.core.sequences import Sequence
 from kvstore.core.store import Store
-from kvstore.core.types import BlockKey, BlockRow, DomainId, SequenceState, Tier
+from kvstore.core.types import BlockKey, DomainId, Rows, SequenceState, Tier
 
 __all__ = ["check_invariants"]
 
@@ -43,11 +42,11 @@ def _check_frames(store: Store) -> None:
     for tier, pool in zip(Tier, store.memory.pools, strict=True):
         owned = np.flatnonzero(pool.row != NO_ROW)
         check(owned.size + pool.free_count == pool.frame_count, f"{tier.name}: frames were lost")
-        check((blocks.frame[tier, pool.row[owned]] == owned).all(), f"{tier.name}: owner and frame differ")
+        check((blocks.frame[tier][pool.row[owned]] == owned).all(), f"{tier.name}: owner and frame differ")
         count = int((blocks.frame[tier] != NO_FRAME).sum())
         check(count == owned.size, f"{tier.name}: a block has a frame it does not own")
         check(not (blocks.valid[tier] & (blocks.frame[tier] == NO_FRAME)).any(), "valid without a frame")
-    nowhere = (blocks.frame == NO_FRAME).all(axis=0)
+    nowhere = (np.stack(blocks.frame) == NO_FRAME).all(axis=0)
     check(not (blocks.taken & nowhere).any(), "a block without a frame was not given back")
     check(not (~blocks.taken & ~nowhere).any(), "a free block has a frame")
     check(int(blocks.taken.sum()) + blocks.free_count == blocks.capacity, "block rows were lost")
@@ -70,7 +69,7 @@ def _check_references(store: Store) -> None:
                     counter.update(fence.rows.tolist())
     blocks = store.memory.blocks
     for name, table, counted in (
-        ("live", blocks.live, live),
+        ("held", blocks.refs - blocks.limbo, live),
         ("limbo", blocks.limbo, limbo),
         ("claims", blocks.claims, claims),
     ):
@@ -100,7 +99,7 @@ def _check_index(store: Store) -> None:
     check(blocks.indexed[parents[parents != NO_ROW]].all(), "a parent is not indexed")
     _check_children(blocks.children, parents)
     for tier in Tier:
-        there = blocks.frame[tier, indexed] != NO_FRAME
+        there = blocks.frame[tier][indexed] != NO_FRAME
         _check_children(blocks.children_in[tier], parents[there])
 
 
@@ -112,16 +111,17 @@ def _check_children(table: np.ndarray, parents: np.ndarray) -> None:
 def _check_copies(store: Store) -> None:
     blocks = store.memory.blocks
     indexed = np.flatnonzero(blocks.indexed)
-    check(blocks.valid[:, indexed].any(axis=0).all(), "an indexed block has no valid copy")
+    check(np.stack(blocks.valid)[:, indexed].any(axis=0).all(), "an indexed block has no valid copy")
     on_disk = np.flatnonzero(blocks.valid[Tier.DISK] & blocks.indexed)
     parents = blocks.parent[on_disk]
-    check(blocks.valid[Tier.DISK, parents[parents != NO_ROW]].all(), "the disk is not prefix-closed")
-    unpinned = (blocks.frame != NO_FRAME) & ~blocks.valid & (blocks.pins == 0)
+    check(blocks.valid[Tier.DISK][parents[parents != NO_ROW]].all(), "the disk is not prefix-closed")
+    frame, valid, pins = np.stack(blocks.frame), np.stack(blocks.valid), np.stack(blocks.pins)
+    unpinned = (frame != NO_FRAME) & ~valid & (pins == 0)
     check(not unpinned[Tier.DISK].any(), "a disk frame waits to be filled by nobody")
     check((blocks.claims[unpinned[Tier.CPU]] > 0).all(), "a CPU frame waits to be filled by nobody")
-    used = (blocks.live > 0) | (blocks.limbo > 0)
+    used = blocks.refs > 0
     check(used[unpinned[Tier.GPU]].all(), "a GPU frame waits to be filled by nobody")
-    private = blocks.taken & ~blocks.indexed & ~used & (blocks.claims == 0) & (blocks.pins == 0).all(axis=0)
+    private = blocks.taken & ~blocks.indexed & ~used & (blocks.claims == 0) & (pins == 0).all(axis=0)
     check(not private.any(), "a private block is kept for nobody")
 
 
@@ -129,23 +129,23 @@ def _check_sequences(store: Store) -> None:
     blocks = store.memory.blocks
     waiting = store.swaps.waiting_rows()
     for sequence in _sequences(store):
-        rows = np.array(sequence.rows, np.int32)
+        rows = np.array(sequence.rows, np.intp)
         check(np.unique(rows).size == rows.size, "a table names a block twice")
         check(
             sequence.waits == len(waiting.get(sequence, ())), "a sequence waits for other rows than it says"
         )
         match sequence.state:
             case SequenceState.RESIDENT:
-                check(blocks.valid[Tier.GPU, rows].all(), "a resident block is not on the GPU")
+                check(blocks.valid[Tier.GPU][rows].all(), "a resident block is not on the GPU")
                 check(not sequence.waits, "a resident sequence waits")
             case SequenceState.SWAPPED:
-                below = blocks.valid[Tier.CPU, rows] | blocks.valid[Tier.DISK, rows]
+                below = blocks.valid[Tier.CPU][rows] | blocks.valid[Tier.DISK][rows]
                 check(below.all(), "a swapped block has no copy below")
             case SequenceState.DROPPED:
                 check(not rows.size and not sequence.claimed, "a dropped sequence holds blocks")
             case SequenceState.SWAPPING_IN:
                 check(bool(sequence.waits), "a sequence comes in and waits for nothing")
-                check((blocks.frame[Tier.GPU, rows] != NO_FRAME).all(), "a block comes in without a frame")
+                check((blocks.frame[Tier.GPU][rows] != NO_FRAME).all(), "a block comes in without a frame")
             case SequenceState.SWAPPING_OUT:
                 check(bool(sequence.waits) or not sequence.begun, "a sequence leaves and waits for nothing")
     check(not (waiting.keys() - set(_sequences(store))), "a sequence that is gone waits")
@@ -157,15 +157,16 @@ def _check_eviction_order(store: Store) -> None:
     for tier in Tier:
         cached = blocks.indexed & blocks.valid[tier]
         if tier is Tier.GPU:
-            cached &= (blocks.live == 0) & (blocks.limbo == 0)
+            cached &= blocks.refs == 0
         ordered = policy.victims(tier, blocks.capacity, _all)
         check(
-            sorted(ordered) == np.flatnonzero(cached).tolist(), f"{tier.name}: cached blocks are not in order"
+            sorted(ordered.tolist()) == np.flatnonzero(cached).tolist(),
+            f"{tier.name}: cached blocks are not in order",
         )
 
 
-def _all(rows: Iterable[BlockRow]) -> list[BlockRow]:
-    return list(rows)
+def _all(rows: Rows) -> Rows:
+    return rows
 
 
 def _nonzero(table: np.ndarray) -> dict[int, int]:

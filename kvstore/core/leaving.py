@@ -1,9 +1,8 @@
 """Sequences that leave the GPU: because their engine says so, or because others need the room."""
 
-from array import array
-
 import numpy as np
 
+from kvstore.core.blocks import as_table
 from kvstore.core.config import StoreConfig
 from kvstore.core.effects import Decision, SwapResult
 from kvstore.core.engines import Engine, Release, SwapOut
@@ -12,7 +11,7 @@ from kvstore.core.memory import Memory
 from kvstore.core.ports import SwapPolicy
 from kvstore.core.sequences import Move, Sequence
 from kvstore.core.swaps import Swaps
-from kvstore.core.types import Activity, Outcome, Retention, SequenceState, StepNumber, SwapMode
+from kvstore.core.types import LATER, OK, PARKED, RESIDENT, SWAPPING_IN, Retention, StepNumber, SwapMode
 
 __all__ = ["Leaving"]
 
@@ -30,13 +29,13 @@ class Leaving:
 
     def swap_out(self, engine: Engine, operation: Swap, fence: StepNumber, time: float) -> SwapResult:
         sequence = engine.sequences[operation.sequence]
-        if sequence.state is SequenceState.SWAPPING_IN:
-            return SwapResult(outcome=Outcome.LATER, state=sequence.state)
+        if sequence.state is SWAPPING_IN:
+            return SwapResult(outcome=LATER, state=sequence.state)
         decision = None
-        if sequence.state is SequenceState.RESIDENT:
+        if sequence.state is RESIDENT:
             filled = engine.knows_filled(sequence, operation.filled_tokens)
             decision = self.leave(engine, sequence, filled, operation.mode, fence, time)
-        return SwapResult(outcome=Outcome.OK, state=sequence.state, decision=decision)
+        return SwapResult(outcome=OK, state=sequence.state, decision=decision)
 
     def leave(
         self,
@@ -64,11 +63,11 @@ class Leaving:
         return Decision(time=time, kind=mode.name, chosen="swap" if swapped else "drop", inputs=inputs)
 
     def _drop(self, engine: Engine, sequence: Sequence, fence: StepNumber) -> None:
-        rows = np.array(sequence.rows, np.int32)
+        rows = np.array(sequence.rows, np.intp)
         self._memory.blocks.give_up(rows)
         engine.fences.append(Release(fence=fence, rows=rows, retention=Retention.CACHE))
         sequence.move(Move.DROP)
-        sequence.rows = array("i")
+        sequence.rows = as_table()
         sequence.committed = sequence.filled_tokens = 0
 
     def relieve(self, frames_short: int, time: float) -> dict[Sequence, Engine]:
@@ -81,8 +80,8 @@ class Leaving:
         for sequence in sorted(self.idle, key=_worth):
             if frames_short <= 0:
                 break
-            rows = np.array(sequence.rows, np.int32)
-            frames_short -= int((blocks.live[rows] == 1).sum())
+            rows = np.array(sequence.rows, np.intp)
+            frames_short -= int((blocks.refs[rows] - blocks.limbo[rows] == 1).sum())
             engine = self.idle[sequence]
             self.leave(engine, sequence, sequence.filled_tokens, SwapMode.AUTO, sequence.quiet_step, time)
             moved[sequence] = engine
@@ -90,5 +89,5 @@ class Leaving:
 
 
 def _worth(sequence: Sequence) -> tuple[int, bool, float]:
-    parked = sequence.activity is Activity.PARKED
+    parked = sequence.activity is PARKED
     return sequence.priority, not parked, -sequence.resume_delay_seconds

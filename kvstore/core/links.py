@@ -18,15 +18,15 @@ from kvstore.core.config import StoreConfig
 from kvstore.core.effects import Transfer
 from kvstore.core.errors import check
 from kvstore.core.memory import Memory
-from kvstore.core.types import Tier, TransferId
+from kvstore.core.types import CPU, DISK, GPU, Tier, TransferId
 
 __all__ = ["COPY", "LINKS", "LOAD", "READ", "WRITE", "Link", "Links", "Moved"]
 
 Link = tuple[Tier, Tier]
-COPY: Link = (Tier.GPU, Tier.CPU)
-LOAD: Link = (Tier.CPU, Tier.GPU)
-READ: Link = (Tier.DISK, Tier.CPU)
-WRITE: Link = (Tier.CPU, Tier.DISK)
+COPY: Link = (GPU, CPU)
+LOAD: Link = (CPU, GPU)
+READ: Link = (DISK, CPU)
+WRITE: Link = (CPU, DISK)
 LINKS = (LOAD, READ, COPY, WRITE)
 # Ways up first: a waiting engine's load is not held up by room that a way down takes. LOAD passes
 # on to READ what the CPU tier does not have, and READ back to LOAD what it has meanwhile.
@@ -87,9 +87,9 @@ class Links:
     def ask_down(self, link: Link, rows: Rows) -> None:
         """Cached blocks are to have a copy one tier further down, when the link has nothing better to do."""
         (source, target), blocks = link, self._memory.blocks
-        lacking = (blocks.frame[target, rows] == NO_FRAME) & ~blocks.queued[source, rows]
+        lacking = (blocks.frame[target][rows] == NO_FRAME) & ~blocks.queued[source][rows]
         rows = rows[lacking & ~blocks.unwanted[rows]]
-        blocks.queued[source, rows] = True
+        blocks.queued[source][rows] = True
         self._queues[link].background.extend(rows.tolist())
 
     @property
@@ -103,10 +103,12 @@ class Links:
         started: list[Transfer] = []
         for link in ORDER:
             queue = self._queues[link]
-            # Writes go one at a time: a block is written with or after its parent.
-            most = 1 if link == WRITE else self._config.transfers_per_link_max
             # Each row that waits is looked at once at the most.
             left = len(queue.asked) + len(queue.background)
+            if not left:
+                continue
+            # Writes go one at a time: a block is written with or after its parent.
+            most = 1 if link == WRITE else self._config.transfers_per_link_max
             while queue.under_way < most and left > 0 and not queue.stalled:
                 left -= self._config.transfer_blocks_max
                 rows = self._next(link, queue)
@@ -122,7 +124,7 @@ class Links:
 
     def _next(self, link: Link, queue: _Queue) -> Rows:
         """Rows of the link's next transfer, their target frames taken; perhaps none."""
-        rows = np.array(queue.take(self._config.transfer_blocks_max), np.int32)
+        rows = np.array(queue.take(self._config.transfer_blocks_max), np.intp)
         if link == LOAD:
             return self._next_load(rows)
         if link == READ:
@@ -133,7 +135,7 @@ class Links:
 
     def _next_load(self, rows: Rows) -> Rows:
         rows = rows[self._wanted(rows)]
-        at_hand = self._memory.blocks.valid[Tier.CPU, rows]
+        at_hand = self._memory.blocks.valid[CPU][rows]
         self.ask(READ, rows[~at_hand].tolist())
         ready: Rows = rows[at_hand]
         return ready
@@ -142,60 +144,60 @@ class Links:
         """Reads pass through the CPU tier, and may use the frames kept for that passage."""
         blocks = self._memory.blocks
         rows = rows[self._wanted(rows)]
-        self.ask(LOAD, rows[blocks.valid[Tier.CPU, rows]].tolist())
-        rows = rows[(blocks.frame[Tier.CPU, rows] == NO_FRAME) & blocks.valid[Tier.DISK, rows]]
-        fitting = self._take_frames(Tier.CPU, rows)
+        self.ask(LOAD, rows[blocks.valid[CPU][rows]].tolist())
+        rows = rows[(blocks.frame[CPU][rows] == NO_FRAME) & blocks.valid[DISK][rows]]
+        fitting = self._take_frames(CPU, rows)
         queue.put_back(rows[fitting.size :], asked=True)
         return fitting
 
     def _wanted(self, rows: Rows) -> NDArray[np.bool_]:
         """Whether a GPU frame waits to be filled and no transfer fills it yet."""
         blocks = self._memory.blocks
-        wanted: NDArray[np.bool_] = blocks.unfilled(rows) & (blocks.pins[Tier.GPU, rows] == 0)
+        wanted: NDArray[np.bool_] = blocks.unfilled(rows) & (blocks.pins[GPU][rows] == 0)
         return wanted
 
     def _next_copy(self, rows: Rows, queue: _Queue) -> Rows:
         """Swapped sequences have their CPU frames already. Cached blocks get theirs as there is room:
         those on their way to disk wait for it, others are let go."""
         blocks = self._memory.blocks
-        blocks.queued[Tier.GPU, rows] = False
-        rows = rows[blocks.valid[Tier.GPU, rows]]
-        taken = blocks.frame[Tier.CPU, rows] != NO_FRAME
-        begun = blocks.valid[Tier.CPU, rows] | (blocks.pins[Tier.CPU, rows] > 0)
+        blocks.queued[GPU][rows] = False
+        rows = rows[blocks.valid[GPU][rows]]
+        taken = blocks.frame[CPU][rows] != NO_FRAME
+        begun = blocks.valid[CPU][rows] | (blocks.pins[CPU][rows] > 0)
         ready = blocks.indexed[rows] | blocks.offered[rows]
         swapped = rows[taken & ~begun & ready]
         # This copy is the one that was offered. A later swap of the same block has a fence of its own.
         blocks.offered[swapped] = False
-        cached = rows[~taken & blocks.indexed[rows] & ~blocks.valid[Tier.DISK, rows]]
-        below = (blocks.frame[Tier.CPU] != NO_FRAME) | blocks.valid[Tier.DISK]
+        cached = rows[~taken & blocks.indexed[rows] & ~blocks.valid[DISK][rows]]
+        below = (blocks.frame[CPU] != NO_FRAME) | blocks.valid[DISK]
         cached = cached[self._parent_is(below, cached)]
         cached = cached[~blocks.unwanted[cached]]
         spare = self._config.cpu_frames_reserved
-        fitting = self._take_frames(Tier.CPU, cached, spare, in_background=True)
+        fitting = self._take_frames(CPU, cached, spare, in_background=True)
         lacking = cached[fitting.size :]
         lacking = lacking[blocks.to_disk[lacking]]
-        blocks.queued[Tier.GPU, lacking] = True
+        blocks.queued[GPU][lacking] = True
         queue.put_back(lacking, asked=False)
         return np.concatenate([swapped, fitting])
 
     def _next_write(self, rows: Rows, queue: _Queue) -> Rows:
         """Blocks whose parent is on its way down come again after it."""
         blocks = self._memory.blocks
-        blocks.queued[Tier.CPU, rows] = False
-        rows = rows[blocks.valid[Tier.CPU, rows] & (blocks.frame[Tier.DISK, rows] == NO_FRAME)]
+        blocks.queued[CPU][rows] = False
+        rows = rows[blocks.valid[CPU][rows] & (blocks.frame[DISK][rows] == NO_FRAME)]
         rows = rows[blocks.indexed[rows] & ~blocks.unwanted[rows]]
         rows = rows[np.argsort(blocks.depth[rows], kind="stable")]
-        ready = self._parent_is(blocks.valid[Tier.DISK], rows)
+        ready = self._parent_is(blocks.valid[DISK], rows)
         early, rows = rows[~ready], rows[ready]
         early = early[blocks.to_disk[blocks.parent[early]]]
-        blocks.queued[Tier.CPU, early] = True
+        blocks.queued[CPU][early] = True
         queue.background.extend(early.tolist())
         # A block is not written at the cost of the one that it hangs on.
         parents = blocks.parent[rows]
         parents = np.unique(parents[parents != NO_ROW])
-        blocks.pins[Tier.DISK, parents] += 1
-        rows = self._take_frames(Tier.DISK, rows)
-        blocks.pins[Tier.DISK, parents] -= 1
+        blocks.pin(DISK, parents)
+        rows = self._take_frames(DISK, rows)
+        blocks.unpin(DISK, parents)
         return rows
 
     def _take_frames(self, tier: Tier, rows: Rows, spare: int = 0, *, in_background: bool = False) -> Rows:
@@ -221,19 +223,19 @@ class Links:
     def _begin(self, link: Link, rows: Rows) -> Transfer:
         source, target = link
         blocks = self._memory.blocks
-        blocks.pins[source, rows] += 1
-        blocks.pins[target, rows] += 1
+        blocks.pin(source, rows)
+        blocks.pin(target, rows)
         self._last_id += 1
         transfer = TransferId(self._last_id)
         self._under_way[transfer] = (link, rows)
         self._queues[link].under_way += 1
-        keyed = Tier.DISK in link
+        keyed = DISK in link
         return Transfer(
             id=transfer,
             source=source,
             target=target,
-            source_frames=tuple(blocks.frame[source, rows].tolist()),
-            target_frames=tuple(blocks.frame[target, rows].tolist()),
+            source_frames=tuple(blocks.frame[source][rows].tolist()),
+            target_frames=tuple(blocks.frame[target][rows].tolist()),
             keys=tuple(self._memory.stored_key(row) for row in rows.tolist()) if keyed else (),
         )
 
@@ -246,19 +248,19 @@ class Links:
         self._queues[source, target].under_way -= 1
         self.resume()
         blocks = self._memory.blocks
-        blocks.pins[source, rows] -= 1
-        blocks.pins[target, rows] -= 1
+        blocks.unpin(source, rows)
+        blocks.unpin(target, rows)
         is_good = np.ones(rows.size, np.bool_)
         is_good[list(failed)] = False
         good, bad = rows[is_good], rows[~is_good]
-        blocks.valid[target, good] = True
+        blocks.valid[target][good] = True
         self.blocks_moved_in[target] += good.size
         self.blocks_failed[target] += bad.size
-        if target is Tier.DISK:
+        if target is DISK:
             # What can't be written is not tried again before it is asked for again.
             blocks.to_disk[bad] = False
         # A GPU frame that could not be filled belongs to its sequences: they decide (swaps.py).
-        if target is not Tier.GPU:
+        if target is not GPU:
             self._memory.drop_replicas(target, bad)
-            self._memory.eviction.touch(target, good[blocks.indexed[good]][::-1].tolist())
+            self._memory.eviction.touch(target, good[blocks.indexed[good]][::-1])
         return Moved((source, target), good, bad)

@@ -2,18 +2,18 @@
 
 import numpy as np
 
-from kvstore.core.blocks import NO_FRAME, NO_ROW, Blocks, Rows
+from kvstore.core.blocks import NO_FRAME, NO_ROW, NO_ROWS, Blocks
 from kvstore.core.config import StoreConfig
 from kvstore.core.errors import check
 from kvstore.core.pool import FramePool
 from kvstore.core.ports import EvictionPolicy
 from kvstore.core.prefix import PrefixIndex, domain_parts
 from kvstore.core.room import Room
-from kvstore.core.types import BlockKey, DomainId, StoredKey, Tier, WriterId
+from kvstore.core.types import CPU, DISK, GPU, BlockKey, DomainId, Rows, StoredKey, Tier, WriterId
 
 __all__ = ["Memory"]
 
-_NO_ROWS = np.empty(0, np.int32)
+BELOW = (CPU, DISK)
 
 
 class Memory:
@@ -23,12 +23,17 @@ class Memory:
         sizes = (config.gpu_frames, config.cpu_frames, config.disk_frames)
         self.blocks = Blocks(sum(sizes))
         self.pools = tuple(FramePool(size) for size in sizes)
+        # The tiers below the GPU that there are.
+        self._below = tuple(tier for tier in BELOW if sizes[tier])
         self.prefix = PrefixIndex(self.blocks)
         self.eviction = eviction
+        eviction.begin(self.blocks.capacity)
         self.room = Room(self.blocks, self.pools, self.prefix, eviction)
         self.blocks_evicted = [0 for _ in Tier]
         # Whether copies from the GPU down find no room, so that waiting for them is of no use.
         self.copies_stalled = False
+        # Whether the event that is being handled has left frames behind that others can have.
+        self.room_was_made = False
         # Blocks that have left the disk tier, to be told to the disk with the next effects.
         self.deleted: list[StoredKey] = []
 
@@ -40,19 +45,31 @@ class Memory:
         Held blocks without a GPU frame get one, to be filled. `spare` more frames must be left
         over for those who stand ahead in the queue. Returns the new blocks, or None.
         """
+        if not held.size:
+            return self._take_fresh(fresh) if self.make_room(GPU, fresh, spare) else None
         blocks = self.blocks
         blocks.hold(held)
-        lacking = np.unique(held[blocks.frame[Tier.GPU, held] == NO_FRAME])
-        if not self.make_room(Tier.GPU, lacking.size + fresh, spare):
+        lacking = held[blocks.frame[GPU][held] == NO_FRAME]
+        if lacking.size:
+            lacking = blocks.distinct(lacking)
+        if not self.make_room(GPU, lacking.size + fresh, spare):
             blocks.release(held)
             return None
-        self.eviction.forget(Tier.GPU, held.tolist())
-        self.add_replicas(Tier.GPU, lacking)
-        new = blocks.take_rows(fresh)
-        self.add_replicas(Tier.GPU, new)
-        blocks.valid[Tier.GPU, new] = True
-        blocks.hold(new)
-        return new
+        self.eviction.forget(GPU, held)
+        if lacking.size:
+            self.add_replicas(GPU, lacking)
+        return self._take_fresh(fresh)
+
+    def _take_fresh(self, count: int) -> Rows:
+        """New blocks with one reference and a frame each. There is room."""
+        if not count:
+            return NO_ROWS
+        blocks = self.blocks
+        rows = blocks.take_rows(count)
+        blocks.frame[GPU][rows] = self.pools[GPU].take(rows)
+        blocks.valid[GPU][rows] = True
+        blocks.refs[rows] = 1
+        return rows
 
     def make_room(self, tier: Tier, count: int, spare: int = 0, *, in_background: bool = False) -> bool:
         """Sees to `count` free frames, with `spare` more that are free or could be. All or nothing.
@@ -67,73 +84,130 @@ class Memory:
         queued = self.blocks.queued[tier]
         victims = self.room.victims(tier, wanted, spared=queued)
         if len(victims) < wanted and not in_background:
-            awaited = queued & self.blocks.to_disk
-            if tier is not Tier.GPU or self.copies_stalled:
-                awaited = np.zeros_like(queued)
+            waits = tier is GPU and not self.copies_stalled
+            awaited = queued & self.blocks.to_disk if waits else None
             victims = self.room.victims(tier, wanted, spared=awaited)
-            stuck = self.room.stuck(awaited) if tier is Tier.GPU and len(victims) < wanted else _NO_ROWS
+            stuck = self.room.stuck(awaited) if tier is GPU and len(victims) < wanted else NO_ROWS
             if self.forget(stuck).size:
                 return self.make_room(tier, count, spare)
         if len(victims) < wanted:
             return False
         if count > free:
-            self.evict(tier, np.array(victims[: count - free], np.int32))
+            self.evict(tier, victims[: count - free])
         return True
 
     def add_replicas(self, tier: Tier, rows: Rows) -> None:
         """Gives each block a frame in the tier, still to be filled. There is room."""
         blocks = self.blocks
-        blocks.frame[tier, rows] = self.pools[tier].take(rows)
+        blocks.frame[tier][rows] = self.pools[tier].take(rows)
         self.prefix.count_children(tier, rows[blocks.indexed[rows]], 1)
 
     def drop_replicas(self, tier: Tier, rows: Rows) -> None:
         """Gives the frames of these blocks in the tier back."""
         blocks = self.blocks
-        check(not blocks.pins[tier, rows].any(), "a pinned frame was given back")
-        if tier is Tier.DISK:
-            stored = rows[blocks.valid[tier, rows]].tolist()
+        indexed = rows[blocks.indexed[rows]]
+        if indexed.size:
+            self.prefix.count_children(tier, indexed, -1)
+            self.eviction.forget(tier, indexed)
+        self._drop_private(tier, rows)
+
+    def _drop_private(self, tier: Tier, rows: Rows) -> None:
+        """The same for blocks that can't be found."""
+        if not rows.size:
+            return
+        blocks = self.blocks
+        check(np.count_nonzero(blocks.pins[tier][rows]) == 0, "a pinned frame was given back")
+        if tier is DISK:
+            stored = rows[blocks.valid[tier][rows]].tolist()
             self.deleted += [self.stored_key(row) for row in stored if not self._is_stored_again(row)]
-        self.pools[tier].give(blocks.frame[tier, rows])
-        blocks.frame[tier, rows] = NO_FRAME
-        blocks.valid[tier, rows] = False
-        self.prefix.count_children(tier, rows[blocks.indexed[rows]], -1)
-        self.eviction.forget(tier, rows.tolist())
+        self.pools[tier].give(blocks.frame[tier][rows].astype(np.intp))
+        blocks.frame[tier][rows] = NO_FRAME
+        blocks.valid[tier][rows] = False
 
     # ----------------------------------------------------------------- giving them back
 
-    def collect(self, rows: Rows) -> None:
-        """Draws the consequences for blocks whose references or pins have changed.
+    def release(self, rows: Rows, *, distinct: bool = False) -> None:
+        """References in limbo end, heads of chains named before their tails.
 
         What no sequence refers to stays as cache if it is indexed, and goes if it is not.
         """
+        self.blocks.leave_limbo(rows)
+        self._leave(rows if distinct else self.blocks.distinct(rows))
+
+    def collect(self, rows: Rows) -> None:
+        """Draws the consequences for blocks whose references, claims or pins have changed."""
         blocks = self.blocks
-        rows = np.unique(rows[blocks.taken[rows]])
-        used, claimed, indexed = blocks.in_use(rows), blocks.claims[rows] > 0, blocks.indexed[rows]
-        idle = (blocks.frame[Tier.GPU, rows] != NO_FRAME) & (blocks.pins[Tier.GPU, rows] == 0) & ~used
-        below = blocks.valid[Tier.CPU, rows] | blocks.valid[Tier.DISK, rows]
-        unfilled = ~blocks.valid[Tier.GPU, rows]
-        self.drop_replicas(Tier.GPU, rows[idle & (unfilled | (~indexed & (~claimed | below)))])
-        for tier in (Tier.CPU, Tier.DISK):
-            idle = (blocks.frame[tier, rows] != NO_FRAME) & (blocks.pins[tier, rows] == 0)
-            useless = ~indexed | ~blocks.valid[tier, rows]
-            self.drop_replicas(tier, rows[idle & useless & ~claimed])
-        self._touch(rows[indexed & ~used])
-        nowhere = (blocks.frame[:, rows] == NO_FRAME).all(axis=0) & ~used & ~claimed
-        check(not blocks.indexed[rows[nowhere]].any(), "an indexed block has no copy left")
+        rows = blocks.distinct(rows[blocks.taken[rows]])
+        self._leave(rows[np.argsort(blocks.depth[rows], kind="stable")])
+
+    def _leave(self, rows: Rows) -> None:
+        """What nobody needs goes; what is left without a reference was used just now."""
+        blocks = self.blocks
+        for tier in self._below:
+            self._leave_below(tier, rows[::-1])
+        rows = rows[blocks.refs[rows] == 0]
+        self.room_was_made |= rows.size > 0
+        indexed = blocks.indexed[rows]
+        cached, private = rows[indexed], rows[~indexed]
+        if cached.size:
+            if self._below:
+                self._leave_unfilled(cached)
+            self._touch(cached[::-1])
+        if private.size:
+            self._end(private)
+
+    def _leave_below(self, tier: Tier, rows: Rows) -> None:
+        """Tails first, copies go that are not valid, and unclaimed ones of blocks that can't be found."""
+        blocks = self.blocks
+        rows = rows[blocks.frame[tier][rows] != NO_FRAME]
+        if rows.size:
+            useless = ~(blocks.indexed[rows] & blocks.valid[tier][rows])
+            idle = (blocks.pins[tier][rows] == 0) & (blocks.claims[rows] == 0)
+            self.drop_replicas(tier, rows[useless & idle])
+
+    def _leave_unfilled(self, rows: Rows) -> None:
+        """Of cached blocks: GPU frames that were to be filled for somebody who is gone."""
+        blocks = self.blocks
+        rows = rows[blocks.unfilled(rows)]
+        if rows.size:
+            rows = rows[blocks.pins[GPU][rows] == 0]
+            check(blocks.kept_below(rows).all(), "an indexed block has no copy left")
+            self.drop_replicas(GPU, rows)
+
+    def _end(self, rows: Rows) -> None:
+        """Private blocks without references go; if a swapped sequence claims one, not its last copy."""
+        blocks = self.blocks
+        on_gpu = blocks.has_frame(GPU, rows)
+        if not self._below:
+            self._drop_private(GPU, rows[on_gpu])
+            blocks.give_rows(rows)
+            return
+        unclaimed = blocks.claims[rows] == 0
+        needless = unclaimed | ~blocks.valid[GPU][rows] | blocks.kept_below(rows)
+        self._drop_private(GPU, rows[on_gpu & needless & (blocks.pins[GPU][rows] == 0)])
+        rows = rows[unclaimed]
+        nowhere = ~blocks.has_frame(GPU, rows)
+        for tier in self._below:
+            nowhere &= ~blocks.has_frame(tier, rows)
         blocks.give_rows(rows[nowhere])
 
     def _touch(self, rows: Rows) -> None:
-        """Released blocks were used just now: tails first, so that a child goes before its parent."""
-        rows = rows[np.argsort(-self.blocks.depth[rows], kind="stable")]
-        for tier in Tier:
-            self.eviction.touch(tier, rows[self.blocks.valid[tier, rows]].tolist())
+        """These were used just now; tails first, so that a child goes before its parent."""
+        if not rows.size:
+            return
+        for tier in (GPU, *self._below):
+            valid = self.blocks.valid[tier][rows]
+            self.eviction.touch(tier, rows if np.count_nonzero(valid) == rows.size else rows[valid])
 
     def evict(self, tier: Tier, rows: Rows) -> None:
         """Takes cached blocks out of a tier. Where it was the last copy, the block is forgotten."""
+        blocks = self.blocks
         self.blocks_evicted[tier] += rows.size
-        last = rows[self.blocks.valid[:, rows].sum(axis=0) == 1]
+        on_gpu, on_cpu, on_disk = (valid[rows].astype(np.int8) for valid in blocks.valid)
+        last = rows[on_gpu + on_cpu + on_disk == 1]
         self.prefix.remove(last)
         self.drop_replicas(tier, rows)
+        self.eviction.forget(tier, rows)
         self.collect(last)
 
     def forget(self, rows: Rows) -> Rows:
@@ -141,7 +215,7 @@ class Memory:
         doomed = self.prefix.with_descendants(rows)
         self.prefix.remove(doomed)
         for tier in Tier:
-            self.eviction.forget(tier, doomed.tolist())
+            self.eviction.forget(tier, doomed)
         self.collect(doomed)
         return doomed
 
@@ -151,7 +225,7 @@ class Memory:
         self.blocks.unwanted[rows] = True
         rows = rows[np.argsort(-self.blocks.depth[rows], kind="stable")]
         for tier in Tier:
-            self.evict(tier, np.array(self.room.removable(tier, rows[self.blocks.indexed[rows]]), np.int32))
+            self.evict(tier, self.room.removable(tier, rows[self.blocks.indexed[rows]]))
 
     def discard_again(self, rows: Rows) -> None:
         """Of blocks whose transfer has ended, those that were to be discarded meanwhile."""
@@ -163,14 +237,18 @@ class Memory:
 
     def best_tier(self, rows: Rows) -> Rows:
         """The uppermost tier in which each block is valid. Each is in one, if it is indexed."""
-        best: Rows = self.blocks.valid[:, rows].argmax(axis=0).astype(np.int32)
+        on_gpu, on_cpu, _ = self.blocks.valid
+        below = ~on_gpu[rows]
+        best: Rows = below.astype(np.intp)
+        if np.count_nonzero(below):
+            best[below] += ~on_cpu[rows[below]]
         return best
 
     def _is_stored_again(self, row: int) -> bool:
         """Whether the bytes on disk under the block's key are those of a later block."""
         blocks = self.blocks
         known = self.prefix.find(DomainId(int(blocks.domain[row])), BlockKey(blocks.key[row]))
-        return known is not None and known != row and bool(blocks.frame[Tier.DISK, known] != NO_FRAME)
+        return known is not None and known != row and bool(blocks.frame[DISK][known] != NO_FRAME)
 
     def stored_key(self, row: int) -> StoredKey:
         """The block as the disk names it."""

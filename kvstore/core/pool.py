@@ -8,7 +8,7 @@ from kvstore.core.errors import check
 
 __all__ = ["FramePool", "Frames"]
 
-Frames = NDArray[np.int32]
+Frames = NDArray[np.intp]
 
 
 class FramePool:
@@ -16,27 +16,27 @@ class FramePool:
 
     def __init__(self, frame_count: int) -> None:
         self.frame_count = frame_count
-        self._free = np.arange(frame_count - 1, -1, -1, dtype=np.int32)
+        self._free = np.arange(frame_count - 1, -1, -1, dtype=np.intp)
         self.free_count = frame_count
         # The block that owns each frame, or NO_ROW.
         self.row = np.full(frame_count, NO_ROW, np.int32)
 
     def take(self, rows: Rows) -> Frames:
         """A free frame for each row. The caller has made sure that there are enough."""
-        check(rows.size <= self.free_count, f"pool: {rows.size} wanted, {self.free_count} free")
+        check(rows.size <= self.free_count, "pool: more frames were taken than are free")
         self.free_count -= rows.size
-        frames = self._free[self.free_count : self.free_count + rows.size].copy()
+        frames: Frames = self._free[self.free_count : self.free_count + rows.size].copy()
         self.row[frames] = rows
         return frames
 
     def give(self, frames: Frames) -> None:
         """Takes frames back. Each must be owned: a second return is a bug, not a second free frame."""
-        check(bool((self.row[frames] != NO_ROW).all()), "pool: a frame was given back twice")
+        check(np.count_nonzero(self.row[frames] == NO_ROW) == 0, "pool: a frame was given back twice")
         self.row[frames] = NO_ROW
         self._free[self.free_count : self.free_count + frames.size] = frames
         self.free_count += frames.size
 
     def owned(self) -> Rows:
         """The rows that own a frame."""
-        rows: Rows = self.row[self.row != NO_ROW]
+        rows: Rows = self.row[self.row != NO_ROW].astype(np.intp)
         return rows

@@ -1,28 +1,31 @@
-"""What the core asks of a policy. A policy is asked and never acts: it returns ids or a choice."""
+"""What the core asks of a policy. A policy is asked and never acts: it returns rows or a choice."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Protocol
 
-from kvstore.core.types import BlockRow, Tier
+from kvstore.core.types import Rows, Tier
 
 __all__ = ["EvictionPolicy", "RowSource", "SwapPolicy"]
 
 # Of the given rows, in their order, those that can go, each after its children.
-RowSource = Callable[[Sequence[BlockRow]], list[BlockRow]]
+RowSource = Callable[[Rows], Rows]
 
 
 class EvictionPolicy(Protocol):
-    """Orders the cached blocks of each tier by what they are worth."""
+    """Orders the cached blocks of each tier by what they are worth. Rows are named once a call."""
 
-    def touch(self, tier: Tier, rows: Sequence[BlockRow]) -> None:
+    def begin(self, capacity: int) -> None:
+        """Before all else, once: rows are numbers below `capacity`."""
+
+    def touch(self, tier: Tier, rows: Rows) -> None:
         """These blocks were used; given from the tail of their chain to its head."""
 
-    def forget(self, tier: Tier, rows: Sequence[BlockRow]) -> None:
-        """These blocks have left the tier."""
+    def forget(self, tier: Tier, rows: Rows) -> None:
+        """These blocks have left the tier, or can't be given up just now."""
 
-    def victims(self, tier: Tier, count: int, removable: RowSource) -> list[BlockRow]:
+    def victims(self, tier: Tier, count: int, removable: RowSource) -> Rows:
         """`count` blocks of the least worth out of those that are removable, a child before its
-        parent; fewer, if there are not so many. Changes nothing."""
+        parent; fewer, if there are not so many. Changes no order."""
 
 
 class SwapPolicy(Protocol):

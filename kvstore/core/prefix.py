@@ -7,15 +7,18 @@ prefix-closed. Who may be published and what may leave is decided in `memory.py`
 """
 
 from array import array
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from itertools import takewhile
+from operator import itemgetter
+from typing import Protocol, cast
 
 import numpy as np
+from msgspec import Struct
 
-from kvstore.core.blocks import NO_FRAME, NO_ROW, Blocks, Rows
+from kvstore.core.blocks import NO_FRAME, NO_ROW, ONE, Blocks, as_table, none_of
 from kvstore.core.errors import check
-from kvstore.core.types import BlockKey, BlockRow, DomainId, NamespaceId, StoredKey, TenantId, Tier
+from kvstore.core.types import BlockKey, BlockRow, DomainId, NamespaceId, Rows, StoredKey, TenantId, Tier
 
 __all__ = ["PrefixIndex", "Publication", "domain_id", "domain_parts"]
 
@@ -45,20 +48,22 @@ class Publication(Protocol):
     def end(self) -> int: ...
 
 
-@dataclass(slots=True)
-class _New:
-    """Facts of blocks on their way into the index. `depth` is by row, in order."""
+class _New(Struct):
+    """Facts of blocks on their way into the index, in step."""
 
-    domains: list[DomainId] = field(default_factory=list)
-    owners: list[int] = field(default_factory=list)
-    parents: list[int] = field(default_factory=list)
-    depth: dict[int, int] = field(default_factory=dict)
+    rows: list[int] = []
+    parents: list[int] = []
+    depths: list[int] = []
+    domains: list[DomainId] = []
+    owners: list[int] = []
 
-    def add(self, domain: DomainId, owner: int, row: BlockRow, parent: int, depth: int) -> None:
-        self.domains.append(domain)
-        self.owners.append(owner)
-        self.parents.append(parent)
-        self.depth[row] = depth
+    def add(self, domain: DomainId, owner: int, rows: list[int], parent: int, depth: int) -> None:
+        """A piece of a chain that hangs on `parent`."""
+        self.rows += rows
+        self.parents += [parent, *rows[:-1]]
+        self.depths += range(depth, depth + len(rows))
+        self.domains += [domain] * len(rows)
+        self.owners += [owner] * len(rows)
 
 
 class PrefixIndex:
@@ -79,18 +84,36 @@ class PrefixIndex:
 
     def find_prefix(
         self, domain: DomainId, keys: Sequence[BlockKey], pending: dict[BlockKey, BlockRow]
-    ) -> list[BlockRow]:
-        """Rows of the leading keys that are known; `pending` holds those only the asker may see."""
-        rows: list[BlockRow] = []
+    ) -> "array[int]":
+        """Rows of the leading keys that are known; `pending` holds those only the asker may see.
+
+        A block is found in its place only: as the child of the block before it.
+        """
         known = self._rows.get(domain, {})
-        for key in keys:
-            row = known.get(key)
-            if row is None and pending:
-                row = pending.get(key)
-            if row is None:
-                break
-            rows.append(row)
-        return rows
+        count = _known_count(known, keys)
+        try:
+            rows = itemgetter(*keys[:count])(known) if count > 1 else [known[key] for key in keys[:count]]
+        except KeyError:  # No chain of keys: that the last is known says nothing of the others.
+            rows = [known[key] for key in takewhile(known.__contains__, keys)]
+        table = as_table(rows)
+        if rows:
+            self._cut_chain(table)
+        if pending:
+            for key in keys[len(table) :]:
+                row = known.get(key, pending.get(key, NO_ROW))
+                if row == NO_ROW:
+                    break
+                table.append(row)
+        return table
+
+    def _cut_chain(self, table: "array[int]") -> None:
+        """Takes off what does not hang on the block before it."""
+        rows = np.frombuffer(table, np.intp)
+        parents = self._blocks.parent[rows]
+        astray = parents[1:] != rows[:-1]
+        good = 0 if parents[0] != NO_ROW else rows.size if none_of(astray) else 1 + int(astray.argmax())
+        del rows  # A table that numpy looks at can't be cut.
+        del table[good:]
 
     def publish(self, publications: Iterable[Publication]) -> Rows:
         """Makes committed blocks findable, the first commit of a key; returns the rows that are new.
@@ -100,55 +123,71 @@ class PrefixIndex:
         new = _New()
         for publication in publications:
             known = self._rows.setdefault(publication.domain, {})
-            for place in range(publication.first, publication.end):
-                if publication.keys[place] not in known:
-                    self._publish_block(known, publication, place, new)
+            place = publication.first
+            while place < publication.end:
+                if publication.keys[place] in known:
+                    place += 1
+                else:
+                    place = self._publish_piece(known, publication, place, new)
         return self._set_facts(new)
 
-    def _publish_block(
+    def _publish_piece(
         self, known: dict[BlockKey, BlockRow], publication: Publication, place: int, new: "_New"
-    ) -> None:
-        """Publishes one block, and before it those of its ancestors that nobody knows any more:
-        another's block under the same key won at the time and has been evicted since."""
-        first = place
-        while first and publication.keys[first - 1] not in known:
+    ) -> int:
+        """Publishes blocks from `place` up to the next that is known; returns where that is. Before them
+        go those of their ancestors that nobody knows any more: another's block under the same key won
+        at the time and has been evicted since."""
+        keys, first, end = publication.keys, place, publication.end
+        while first and keys[first - 1] not in known:
             first -= 1
-        for i in range(first, place + 1):
-            key, row = publication.keys[i], BlockRow(publication.rows[i])
-            known[key] = row
+        chain = _rows_by_key(publication, first, end)
+        if len(chain) < end - first or not known.keys().isdisjoint(chain):
+            # Up to what is known, or is named twice by an engine whose keys are not digests.
+            end = next(i for i in range(first + 1, end) if keys[i] in known or keys[i] in keys[first:i])
+            chain = _rows_by_key(publication, first, end)
+        parent = known[keys[first - 1]] if first else NO_ROW
+        known.update(chain)
+        for key, row in chain.items():
             self._blocks.key[row] = key
-            parent = known[publication.keys[i - 1]] if i else NO_ROW
-            new.add(publication.domain, publication.owner, row, parent, i)
+        new.add(publication.domain, publication.owner, [*chain.values()], parent, first)
+        return max(place, end)
 
-    def restore(self, rows: Iterable[BlockRow], stored: Iterable[StoredKey]) -> Rows:
-        """Makes blocks findable that lie on disk, each after its parent. The keys are new."""
-        new = _New()
+    def restore(self, rows: list[BlockRow], stored: Sequence[StoredKey]) -> Rows:
+        """Makes blocks findable that lie on disk, each after its parent. The index is empty."""
+        new = _New(rows=[*rows], owners=[0] * len(rows))
+        keys, depth_of = self._blocks.key, {NO_ROW: -1}
+        domain, known = None, dict[BlockKey, BlockRow]()
         for row, block in zip(rows, stored, strict=True):
-            domain = domain_id(block.namespace, block.tenant)
-            known = self._rows.setdefault(domain, {})
-            check(block.key not in known, "a key was found twice")
-            check(not block.parent or block.parent in known, "a block was found before its parent")
-            parent = known[block.parent] if block.parent else NO_ROW
-            depth = new.depth.get(parent, -1) if parent in new.depth else int(self._blocks.depth[parent])
-            known[block.key] = row
-            self._blocks.key[row] = block.key
-            new.add(domain, 0, row, parent, 0 if parent == NO_ROW else depth + 1)
+            if (block.namespace, block.tenant) != domain:
+                domain = block.namespace, block.tenant
+                number = domain_id(*domain)
+                known = self._rows.setdefault(number, {})
+            key, parent_key = block.key, block.parent
+            check(key not in known, "a key was found twice")
+            parent = known.get(parent_key, NO_ROW) if parent_key else NO_ROW
+            check(parent != NO_ROW or not parent_key, "a block was found before its parent")
+            known[key] = row
+            keys[row] = key
+            depth_of[row] = depth = depth_of[parent] + 1
+            new.parents.append(parent)
+            new.depths.append(depth)
+            new.domains.append(number)
         return self._set_facts(new)
 
     def _set_facts(self, new: "_New") -> Rows:
         blocks = self._blocks
-        rows = np.array(list(new.depth), np.int32)
-        parents = np.array(new.parents, np.int32)
+        rows = np.array(new.rows, np.intp)
+        parents = np.array(new.parents, np.intp)
         blocks.domain[rows] = new.domains
         blocks.owner[rows] = new.owners
         blocks.parent[rows] = parents
-        blocks.depth[rows] = list(new.depth.values())
+        blocks.depth[rows] = new.depths
         blocks.indexed[rows] = True
         parents = parents[parents != NO_ROW]
         check(blocks.indexed[parents].all(), "a block was published before its parent")
-        np.add.at(blocks.children, parents, 1)
+        np.add.at(blocks.children, parents, ONE)
         for tier in Tier:
-            self.count_children(tier, rows[blocks.frame[tier, rows] != NO_FRAME], 1)
+            self.count_children(tier, rows[blocks.frame[tier][rows] != NO_FRAME], 1)
         return rows
 
     def remove(self, rows: Rows) -> None:
@@ -160,17 +199,19 @@ class PrefixIndex:
             if not self._rows[domain]:
                 del self._rows[domain]
         for tier in Tier:
-            self.count_children(tier, rows[blocks.frame[tier, rows] != NO_FRAME], -1)
+            self.count_children(tier, rows[blocks.frame[tier][rows] != NO_FRAME], -1)
         parents = blocks.parent[rows]
-        np.subtract.at(blocks.children, parents[parents != NO_ROW], 1)
+        np.subtract.at(blocks.children, parents[parents != NO_ROW], ONE)
         blocks.indexed[rows] = False
         blocks.parent[rows] = NO_ROW
+        for facts in (blocks.shared, blocks.to_disk, blocks.unwanted, *blocks.queued):
+            facts[rows] = False
         check(not blocks.children[rows].any(), "a block left the index before its children")
 
     def count_children(self, tier: Tier, rows: Rows, change: int) -> None:
         """Tells the parents of indexed `rows` that these have come to, or left, a tier."""
         parents = self._blocks.parent[rows]
-        np.add.at(self._blocks.children_in[tier], parents[parents != NO_ROW], change)
+        np.add.at(self._blocks.children_in[tier], parents[parents != NO_ROW], np.int32(change))
 
     def with_ancestors(self, rows: Rows) -> Rows:
         """The blocks and all that they hang on."""
@@ -189,7 +230,7 @@ class PrefixIndex:
         if not level.size:
             return found
         # Nobody keeps lists of children: they are rarely asked for, and then all are sorted once.
-        members = np.flatnonzero(blocks.indexed).astype(np.int32)
+        members = np.flatnonzero(blocks.indexed)
         members = members[np.argsort(blocks.parent[members], kind="stable")]
         parents = blocks.parent[members]
         while level.size:
@@ -202,3 +243,17 @@ class PrefixIndex:
         unique = np.unique(found)
         order: Rows = unique[np.argsort(blocks.depth[unique], kind="stable")]
         return order
+
+
+def _rows_by_key(publication: Publication, first: int, end: int) -> dict[BlockKey, BlockRow]:
+    rows = cast("Sequence[BlockRow]", publication.rows[first:end])
+    return dict(zip(publication.keys[first:end], rows, strict=True))
+
+
+def _known_count(known: dict[BlockKey, BlockRow], keys: Sequence[BlockKey]) -> int:
+    """How many leading keys are known. With a key all that it is chained to are: so a few looks do."""
+    if not keys or keys[0] not in known:
+        return 0
+    if keys[-1] in known:
+        return len(keys)
+    return bisect_left(range(len(keys)), True, key=lambda place: keys[place] not in known)

@@ -4,7 +4,7 @@ from kvstore.core.admission import Admission
 from kvstore.core.blocks import NO_FRAME
 from kvstore.core.config import StoreConfig
 from kvstore.core.memory import Memory
-from kvstore.core.types import Pressure, Tier
+from kvstore.core.types import CPU, DISK, GPU, Pressure, Tier
 
 __all__ = ["PressureGauge"]
 
@@ -28,14 +28,14 @@ class PressureGauge:
     def changes(self, time: float) -> list[Tier]:
         """Tiers whose pressure has changed since it was last asked for."""
         waiting = self._admission.is_waiting(time)
-        was_waiting = self.pressure[Tier.GPU] is Pressure.FULL
+        was_waiting = self.pressure[GPU] is Pressure.FULL
         if self._looked is not None and time - self._looked < INTERVAL_SECONDS and waiting == was_waiting:
             return []
         self._looked = time
         changed: list[Tier] = []
-        for tier in (Tier.GPU, Tier.CPU):
+        for tier in (GPU, CPU):
             pressure = self._pressure(tier)
-            if tier is Tier.GPU and waiting:
+            if tier is GPU and waiting:
                 pressure = Pressure.FULL
             if pressure is not self.pressure[tier]:
                 self.pressure[tier] = pressure
@@ -47,11 +47,11 @@ class PressureGauge:
         if not pool.frame_count:
             return Pressure.LOW
         rows = pool.owned()
-        if tier is Tier.GPU:
+        if tier is GPU:
             busy = blocks.in_use(rows)
         else:
-            claimed = (blocks.claims[rows] > 0) & (blocks.frame[Tier.DISK, rows] == NO_FRAME)
-            busy = claimed | ~blocks.valid[tier, rows]
+            claimed = (blocks.claims[rows] > 0) & (blocks.frame[DISK][rows] == NO_FRAME)
+            busy = claimed | ~blocks.valid[tier][rows]
         share = int(busy.sum()) / pool.frame_count
         if share >= self._config.high_watermark:
             return Pressure.HIGH

@@ -6,7 +6,7 @@ from kvstore.core.links import Links
 from kvstore.core.membership import Membership
 from kvstore.core.memory import Memory
 from kvstore.core.pressure import PressureGauge
-from kvstore.core.types import Pressure, Revision, Tier
+from kvstore.core.types import GPU, Pressure, Revision, Tier
 from kvstore.core.usage import EngineUsage, TierUsage, Usage
 
 __all__ = ["report_usage"]
@@ -29,7 +29,7 @@ def report_usage(
         for engine in membership.engines.values()
     )
     tiers = tuple(
-        _tier_usage(memory, links, tier, gauge.pressure[tier], sum(held.values()) if tier is Tier.GPU else 0)
+        _tier_usage(memory, links, tier, gauge.pressure[tier], sum(held.values()) if tier is GPU else 0)
         for tier in Tier
     )
     return Usage(revision=revision, tiers=tiers, engines=engines)
@@ -38,13 +38,13 @@ def report_usage(
 def _tier_usage(memory: Memory, links: Links, tier: Tier, pressure: Pressure, quarantined: int) -> TierUsage:
     blocks, pool = memory.blocks, memory.pools[tier]
     rows = pool.owned()
-    referred = blocks.in_use(rows) if tier is Tier.GPU else blocks.claims[rows] > 0
+    referred = blocks.in_use(rows) if tier is GPU else blocks.claims[rows] > 0
     return TierUsage(
         tier=tier,
         frames_total=pool.frame_count,
         frames_free=pool.free_count,
-        frames_cached=int(np.count_nonzero(blocks.valid[tier, rows] & ~referred)),
-        frames_pinned=int(np.count_nonzero(blocks.pins[tier, rows])),
+        frames_cached=int(np.count_nonzero(blocks.valid[tier][rows] & ~referred)),
+        frames_pinned=int(np.count_nonzero(blocks.pins[tier][rows])),
         frames_quarantined=quarantined,
         pressure=pressure,
         blocks_moved_in=links.blocks_moved_in[tier],

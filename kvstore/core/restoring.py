@@ -12,8 +12,6 @@ def most_recent_chains(found: Sequence[StoredKey], capacity: int) -> dict[Stored
 
     `found` names each block after its parent and the least recent chains first.
     """
-    if len(found) <= capacity:
-        return dict.fromkeys(found)
     by_key = {(block.namespace, block.tenant, block.key): block for block in found}
     kept: set[StoredKey] = set()
     for block in reversed(found):

@@ -9,16 +9,14 @@ The rules that hold here:
    From the tiers above, too, but where only that would help, one with a copy below goes before.
 """
 
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.typing import NDArray
 
-from kvstore.core.blocks import NO_FRAME, Blocks, Rows
+from kvstore.core.blocks import NO_FRAME, NO_ROW, Blocks
 from kvstore.core.pool import FramePool
 from kvstore.core.ports import EvictionPolicy
 from kvstore.core.prefix import PrefixIndex
-from kvstore.core.types import BlockRow, Tier
+from kvstore.core.types import CPU, DISK, GPU, BlockRow, Rows, Tier
 
 __all__ = ["Room"]
 
@@ -33,42 +31,64 @@ class Room:
         self._pools = pools
         self._prefix = prefix
         self._eviction = eviction
+        # By row: its place among those that are looked at; else, of an earlier look.
+        self._looked_at = np.zeros(blocks.capacity, np.intp)
 
-    def victims(self, tier: Tier, count: int, *, spared: NDArray[np.bool_]) -> list[BlockRow]:
+    def victims(self, tier: Tier, count: int, *, spared: NDArray[np.bool_] | None) -> Rows:
         """So many blocks of least worth that may go, or fewer if there are not so many."""
 
-        def removable(rows: Sequence[BlockRow]) -> list[BlockRow]:
-            return self.removable(tier, [row for row in rows if not spared[row]])
+        def removable(rows: Rows) -> Rows:
+            return self.removable(tier, rows if spared is None else rows[~spared[rows]])
 
         return self._eviction.victims(tier, count, removable)
 
-    def stuck(self, awaited: NDArray[np.bool_]) -> Rows:
+    def stuck(self, awaited: NDArray[np.bool_] | None) -> Rows:
         """Idle blocks whose only copy is on the GPU while others, below it, hang on them: their own copy
         down has failed, so they can't leave by themselves. Not those that `awaited` ones hang on."""
-        blocks, rows = self._blocks, self._pools[Tier.GPU].owned()
-        may_go, last = self._may_go(Tier.GPU, rows)
-        left = np.setdiff1d(rows[may_go & last], np.array(self.removable(Tier.GPU, rows), np.int32))
+        blocks, rows = self._blocks, self._pools[GPU].owned()
+        may_go, last = self._may_go(GPU, rows)
+        left = np.setdiff1d(rows[may_go & last], self.removable(GPU, rows))
         if not left.size:
             return left
-        busy = blocks.in_use(slice(None)) | (blocks.claims > 0) | (blocks.pins > 0).any(axis=0)
-        busy |= awaited
-        needed = self._prefix.with_ancestors(np.flatnonzero(busy & blocks.indexed).astype(np.int32))
-        stuck: Rows = np.setdiff1d(left, needed)
-        return stuck
+        busy = (blocks.refs > 0) | (blocks.claims > 0)
+        for pins in blocks.pins:
+            busy |= pins > 0
+        if awaited is not None:
+            busy |= awaited
+        needed = self._prefix.with_ancestors(np.flatnonzero(busy & blocks.indexed))
+        return np.setdiff1d(left, needed)
 
-    def removable(self, tier: Tier, candidates: "Sequence[BlockRow] | Rows") -> list[BlockRow]:
+    def removable(self, tier: Tier, candidates: Rows) -> Rows:
         """Of the candidates those that may leave the tier one after the other: in their order, but
         a parent that is named before its children right after the last of these. In the end come
         those whose children stay, if they have a copy below."""
+        may_go, last = self._may_go(tier, candidates)
+        rows, last = candidates[may_go], last[may_go]
+        return rows if self._leave_in_order(tier, rows, last) else self._leaving(tier, rows, last)
+
+    def _leave_in_order(self, tier: Tier, rows: Rows, last: NDArray[np.bool_]) -> bool:
+        """Whether all can go as they stand, children first: so it is where whole chains were left."""
+        blocks, places = self._blocks, np.arange(rows.size)
+        self._looked_at[rows] = places
+        parents = blocks.parent[rows]
+        above = self._looked_at[parents]
+        hangs = (parents != NO_ROW) & (above < rows.size)
+        hangs[hangs] = rows[above[hangs]] == parents[hangs]
+        if (above[hangs] < places[hangs]).any():
+            return False
+        gone = np.bincount(above[hangs], minlength=rows.size)
+        ended = np.bincount(above[hangs & last], minlength=rows.size)
+        stays = (blocks.children_in[tier][rows] > gone) | (last & (blocks.children[rows] > ended))
+        return not stays.any()
+
+    def _leaving(self, tier: Tier, rows: Rows, last: NDArray[np.bool_]) -> Rows:
+        """The general case, one after the other."""
         blocks = self._blocks
-        rows = np.array(candidates, np.int32)
-        may_go, last = self._may_go(tier, rows)
-        rows, last = rows[may_go], last[may_go]
         facts = zip(
             rows.tolist(),
             last.tolist(),
             blocks.parent[rows].tolist(),
-            blocks.children_in[tier, rows].tolist(),
+            blocks.children_in[tier][rows].tolist(),
             blocks.children[rows].tolist(),
             strict=True,
         )
@@ -87,25 +107,26 @@ class Room:
                 waiting[parent][2] -= 1
                 waiting[parent][3] -= is_last
                 row = parent
-        if tier is not Tier.DISK:
+        if tier is not DISK:
             chosen += [row for row, (is_last, *_) in waiting.items() if not is_last]
-        return chosen
+        return np.array(chosen, np.intp)
 
-    def _may_go(self, tier: Tier, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
+    def _may_go(self, tier: Tier, rows: Rows) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         """Whether each block could leave the tier, its children aside; and if that ends it."""
         blocks = self._blocks
         used, claimed = blocks.in_use(rows), blocks.claims[rows] > 0
-        valid = blocks.valid[:, rows]
-        may_go = valid[tier] & (blocks.pins[tier, rows] == 0)
-        if tier is Tier.GPU:
-            kept = valid[Tier.CPU] | valid[Tier.DISK]
-            may_go &= ~used
-        elif tier is Tier.CPU:
-            kept = valid[Tier.DISK] | (valid[Tier.GPU] & ~claimed)
-            loading = (blocks.frame[Tier.GPU, rows] != NO_FRAME) & ~valid[Tier.GPU]
-            may_go &= ~loading
+        on_gpu, on_cpu, on_disk = (valid[rows] for valid in blocks.valid)
+        may_go = blocks.pins[tier][rows] == 0
+        if tier is GPU:
+            kept = on_cpu | on_disk
+            may_go &= on_gpu & ~used
+        elif tier is CPU:
+            kept = on_disk | (on_gpu & ~claimed)
+            loading = blocks.has_frame(GPU, rows) & ~on_gpu
+            may_go &= on_cpu & ~loading
         else:
-            kept = (valid[Tier.CPU] | valid[Tier.GPU]) & ~claimed
+            kept = (on_cpu | on_gpu) & ~claimed
+            may_go &= on_disk
         may_go &= kept | (~claimed & ~used)
         return may_go, ~kept
 
@@ -117,10 +138,11 @@ class Room:
         published under the same key first.)
         """
         blocks = self._blocks
-        rows = self._pools[Tier.GPU].owned()
-        live = rows[blocks.live[rows] > 0]
-        claimed = np.flatnonzero(blocks.claims).astype(np.int32)
-        above = self._prefix.with_ancestors(np.concatenate([live, claimed]))
-        below = blocks.valid[Tier.CPU, above] | blocks.valid[Tier.DISK, above]
-        held = np.union1d(live, above[~below & blocks.indexed[above]])
-        return int((blocks.frame[Tier.GPU, held] != NO_FRAME).sum())
+        rows = self._pools[GPU].owned()
+        held = rows[blocks.held(rows)]
+        claimed = np.flatnonzero(blocks.claims)
+        above = self._prefix.with_ancestors(np.concatenate([held, claimed]))
+        # A copy that is under way counts: if it fails, its sequence gives the block up.
+        below = blocks.has_frame(CPU, above) | blocks.valid[DISK][above]
+        held = np.union1d(held, above[~below & blocks.indexed[above]])
+        return int((blocks.frame[GPU][held] != NO_FRAME).sum())

@@ -6,16 +6,33 @@ engine does with a sequence (running, waiting, parked) is a separate fact, its a
 
 import hashlib
 from array import array
-from dataclasses import dataclass, field
-from enum import Enum, auto
+from enum import auto
 
-from kvstore.core.errors import check
-from kvstore.core.types import Activity, BlockKey, DomainId, EngineId, SequenceId, SequenceState, StepNumber
+from msgspec import Struct, field
+
+from kvstore.core.blocks import as_table
+from kvstore.core.errors import CheckFailed
+from kvstore.core.types import (
+    DROPPED,
+    RESIDENT,
+    RUNNING,
+    SWAPPED,
+    SWAPPING_IN,
+    SWAPPING_OUT,
+    Activity,
+    BlockKey,
+    DomainId,
+    EngineId,
+    Number,
+    SequenceId,
+    SequenceState,
+    StepNumber,
+)
 
 __all__ = ["MOVES", "Move", "Sequence", "session_owner"]
 
 
-class Move(Enum):
+class Move(Number):
     GRANTED = auto()  # frames are taken and every block is in them
     GRANTED_LOADING = auto()  # frames are taken; blocks are on their way
     OUT = auto()  # asked to leave the GPU, copies first
@@ -28,26 +45,23 @@ class Move(Enum):
     CANCEL_LATE = auto()  # back in, but a copy still runs
 
 
-_RESIDENT, _OUT, _SWAPPED, _IN, _DROPPED = SequenceState
-
 MOVES: dict[tuple[SequenceState, Move], SequenceState] = {
-    (_DROPPED, Move.GRANTED): _RESIDENT,
-    (_DROPPED, Move.GRANTED_LOADING): _IN,
-    (_SWAPPED, Move.GRANTED): _RESIDENT,
-    (_SWAPPED, Move.GRANTED_LOADING): _IN,
-    (_IN, Move.LOADED): _RESIDENT,
-    (_IN, Move.LOST): _DROPPED,
-    (_RESIDENT, Move.OUT): _OUT,
-    (_RESIDENT, Move.DROP): _DROPPED,
-    (_OUT, Move.COPIED): _SWAPPED,
-    (_OUT, Move.COPY_FAILED): _DROPPED,
-    (_OUT, Move.CANCEL): _RESIDENT,
-    (_OUT, Move.CANCEL_LATE): _IN,
+    (DROPPED, Move.GRANTED): RESIDENT,
+    (DROPPED, Move.GRANTED_LOADING): SWAPPING_IN,
+    (SWAPPED, Move.GRANTED): RESIDENT,
+    (SWAPPED, Move.GRANTED_LOADING): SWAPPING_IN,
+    (SWAPPING_IN, Move.LOADED): RESIDENT,
+    (SWAPPING_IN, Move.LOST): DROPPED,
+    (RESIDENT, Move.OUT): SWAPPING_OUT,
+    (RESIDENT, Move.DROP): DROPPED,
+    (SWAPPING_OUT, Move.COPIED): SWAPPED,
+    (SWAPPING_OUT, Move.COPY_FAILED): DROPPED,
+    (SWAPPING_OUT, Move.CANCEL): RESIDENT,
+    (SWAPPING_OUT, Move.CANCEL_LATE): SWAPPING_IN,
 }
 
 
-@dataclass(slots=True, eq=False)
-class Sequence:
+class Sequence(Struct, eq=False):
     """One token stream. Compared by identity: an id may be freed and mean another one later."""
 
     engine: EngineId
@@ -61,13 +75,13 @@ class Sequence:
     # Keys of the leading full blocks: those asked for at first, then those committed.
     keys: list[BlockKey]
     token_count: int
-    state: SequenceState = SequenceState.DROPPED
-    activity: Activity = Activity.RUNNING
+    state: SequenceState = DROPPED
+    activity: Activity = RUNNING
     # The engine's guess of how long it will not run; below zero: unknown.
     resume_delay_seconds: float = -1.0
     # Block rows in token order; empty while DROPPED. Never shortened or replaced in place:
     # fences of earlier commits hold on to the same array.
-    rows: "array[int]" = field(default_factory=lambda: array("i"))
+    rows: "array[int]" = field(default_factory=as_table)
     # Leading blocks that were found in the index or committed.
     committed: int = 0
     # Tokens of the cached prefix it began with, by the tier in which they were found.
@@ -84,7 +98,7 @@ class Sequence:
     waits: int = 0
     first_failed: int | None = None
     # Rows that a swap keeps in the CPU or disk tier for this sequence (Blocks.claims).
-    claimed: "array[int]" = field(default_factory=lambda: array("i"))
+    claimed: "array[int]" = field(default_factory=as_table)
     # Leading blocks of `rows` whose content a swap-in brings; behind them there is only room.
     held_blocks: int = 0
     # SWAPPING_OUT: the step after which copies may begin, and whether they have. SWAPPING_IN:
@@ -96,8 +110,10 @@ class Sequence:
     freed: bool = False
 
     def move(self, move: Move) -> None:
-        check((self.state, move) in MOVES, f"{move.name} of a sequence that is {self.state.name}")
-        self.state = MOVES[self.state, move]
+        state = MOVES.get((self.state, move))
+        if state is None:
+            raise CheckFailed(f"{move.name} of a sequence that is {self.state.name}")
+        self.state = state
 
     def cut_found(self, token_count: int) -> None:
         """A load has failed: of the prefix that was found only so much is left. What came from

@@ -7,11 +7,11 @@ import numpy as np
 from kvstore.core.blocks import Rows, concat
 from kvstore.core.committing import Committing
 from kvstore.core.config import StoreConfig
-from kvstore.core.engines import Engine, Fence, Publish, Release, SessionEnd, SwapOut
+from kvstore.core.engines import Engine, Publish, Release, SessionEnd, SwapOut
 from kvstore.core.links import COPY, WRITE, Links
 from kvstore.core.memory import Memory
 from kvstore.core.swaps import Swaps
-from kvstore.core.types import Retention, Tier
+from kvstore.core.types import CPU, DISK, Retention
 
 __all__ = ["Settling"]
 
@@ -32,30 +32,28 @@ class Settling:
         passed = engine.settled()
         if not passed:
             return
-        self._committing.publish(engine, [fence for fence in passed if isinstance(fence, Publish)])
+        if publications := [fence for fence in passed if isinstance(fence, Publish)]:
+            self._committing.publish(engine, publications)
         for fence in passed:
             if isinstance(fence, SwapOut):
                 self._swaps.begin_out(fence.sequence, fence.fence)
-        self._release(passed)
+        if releases := [fence for fence in passed if isinstance(fence, Release)]:
+            self._release(releases)
         for fence in passed:
             if isinstance(fence, SessionEnd):
                 self._end_session(fence.owner)
 
-    def _release(self, passed: list[Fence]) -> None:
+    def _release(self, releases: list[Release]) -> None:
         """References end; what is left without any stays as cache, or goes."""
-        releases = [fence for fence in passed if isinstance(fence, Release)]
-        if not releases:
-            return
-        rows = concat(release.rows for release in releases)
-        self._memory.blocks.leave_limbo(rows)
-        self._memory.collect(rows)
-        for retention in Retention:
-            kept = [release.rows for release in releases if release.retention is retention]
-            if kept:
-                self.retain(np.concatenate(kept), retention)
+        rows = concat([release.rows for release in releases])
+        self._memory.release(rows, distinct=len(releases) == 1 and releases[0].distinct)
+        for retention in dict.fromkeys([release.retention for release in releases]):
+            self.retain(concat([each.rows for each in releases if each.retention is retention]), retention)
 
     def retain(self, rows: Rows, retention: Retention) -> None:
         """What becomes of the cached blocks among `rows`, heads first, that were just released."""
+        if not self._config.cpu_frames and retention is not Retention.DISCARD:
+            return
         blocks = self._memory.blocks
         rows = rows[blocks.indexed[rows]]
         if retention is Retention.DISCARD:
@@ -63,12 +61,11 @@ class Settling:
             return
         if retention is Retention.SESSION and self._config.disk_frames:
             blocks.to_disk[rows] = True
-            self._links.ask_down(WRITE, rows[blocks.valid[Tier.CPU, rows]])
-        if self._config.cpu_frames:
-            # Copied down before they are evicted, so that eviction is a change of the table.
-            self._links.ask_down(COPY, rows[~blocks.valid[Tier.DISK, rows]])
+            self._links.ask_down(WRITE, rows[blocks.valid[CPU][rows]])
+        # Copied down before they are evicted, so that eviction is a change of the table.
+        self._links.ask_down(COPY, rows[~blocks.valid[DISK][rows]])
 
     def _end_session(self, owner: int) -> None:
         blocks = self._memory.blocks
         mine = blocks.indexed & (blocks.owner == owner) & ~blocks.shared
-        self._memory.discard(np.flatnonzero(mine).astype(np.int32))
+        self._memory.discard(np.flatnonzero(mine).astype(np.intp))

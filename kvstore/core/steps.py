@@ -6,7 +6,6 @@ phases is the contract's (see `Step` in kvstore.proto); `checking.py` has made s
 nothing here refuses.
 """
 
-from collections.abc import Sequence as Many
 from typing import TypeVar
 
 from kvstore.core.answering import Answering
@@ -23,20 +22,20 @@ from kvstore.core.effects import (
     UpdateActivityResult,
 )
 from kvstore.core.engines import Engine, SessionEnd
-from kvstore.core.events import Allocate, Commit, EndSession, Fork, Free, Operation, Swap, UpdateActivity
+from kvstore.core.events import Allocate, Commit, EndSession, Fork, Free, Swap, UpdateActivity
 from kvstore.core.freeing import Freeing
 from kvstore.core.granting import Asked, Granting
 from kvstore.core.leaving import Leaving
 from kvstore.core.memory import Memory
+from kvstore.core.phases import Phases
 from kvstore.core.prefix import domain_id
 from kvstore.core.sequences import Sequence, session_owner
 from kvstore.core.settling import Settling
 from kvstore.core.tails import Tails
-from kvstore.core.types import Activity, Direction, Outcome, SequenceState, StepNumber
+from kvstore.core.types import LATER, OK, RESIDENT, RUNNING, Direction, StepNumber
 
 __all__ = ["Steps"]
 
-K = TypeVar("K", Allocate, Commit, EndSession, Fork, Free, Swap, UpdateActivity)
 A = TypeVar("A", Allocate, Swap | UpdateActivity)
 Asking = list[tuple[int, Swap | UpdateActivity]]
 
@@ -69,7 +68,7 @@ class Steps:
         engine: Engine,
         step: StepNumber,
         completed: StepNumber,
-        operations: Many[Operation],
+        phases: Phases,
         time: float,
     ) -> tuple[tuple[Result, ...], tuple[FrameCopy, ...], list[Sequence]]:
         """Results in the order of the operations, copies for the engine, sequences that the
@@ -77,26 +76,27 @@ class Steps:
         # What this step gives up, publishes or offers for copying is used by work up to the one before.
         fence = StepNumber(step - 1)
         results: dict[int, Result] = {}
-        tails = Tails(self._memory, self._config.block_tokens)
-        for index, operation in _of_kind(Commit, operations):
+        for index, operation in phases.of(Commit):
             self._committing.commit(engine, operation, fence)
             results[index] = CommitResult()
-        self._fork(engine, _of_kind(Fork, operations), results)
-        frees = _of_kind(Free, operations)
-        self._freeing.free(engine, [operation for _, operation in frees], fence)
-        results.update({index: FreeResult() for index, _ in frees})
+        if forks := phases.of(Fork):
+            self._fork(engine, forks, results)
+        if frees := phases.of(Free):
+            self._freeing.free(engine, [operation for _, operation in frees], fence)
+            results.update({index: FreeResult() for index, _ in frees})
         engine.completed_step = completed
         self._settling.settle(engine)
         returning: Asking = []
-        returning += self._update_activity(engine, _of_kind(UpdateActivity, operations), fence, results)
-        self._end_sessions(engine, _of_kind(EndSession, operations), fence, results)
-        returning += self._swap_out(engine, _of_kind(Swap, operations), fence, time, results)
+        returning += self._update_activity(engine, phases.of(UpdateActivity), fence, results)
+        self._end_sessions(engine, phases.of(EndSession), fence, results)
+        returning += self._swap_out(engine, phases.of(Swap), fence, time, results)
         # Drops and session ends of this step may be past their fence already.
         self._settling.settle(engine)
-        moved = self._allocate(engine, _of_kind(Allocate, operations), time, tails, results)
+        tails = Tails(self._memory, self._config.block_tokens)
+        moved = self._allocate(engine, phases.of(Allocate), time, tails, results)
         moved += self._swap_in(engine, returning, time, tails, results)
         copies = self._answering.frame_copies(tails.end(engine, step))
-        return tuple(results[i] for i in range(len(operations))), copies, moved
+        return tuple([results[i] for i in range(phases.count)]), copies, moved
 
     # ------------------------------------------------------------- written down only
 
@@ -104,15 +104,17 @@ class Steps:
         children: list[Sequence] = []
         for index, operation in forks:
             parent = engine.sequences[operation.parent]
-            resident = parent.state is SequenceState.RESIDENT
-            results[index] = ForkResult(outcome=Outcome.OK if resident else Outcome.LATER)
+            resident = parent.state is RESIDENT
+            results[index] = ForkResult(outcome=OK if resident else LATER)
             if not resident:
                 continue
             for child in operation.children:
                 if child not in engine.sequences:
                     engine.sequences[child] = parent.fork(child, self._config.block_tokens)
                     children.append(engine.sequences[child])
-        self._memory.blocks.hold(concat([child.rows for child in children]))
+        rows = concat([child.rows for child in children])
+        self._memory.blocks.hold(rows)
+        self._memory.blocks.reused[rows] = True
 
     def _end_sessions(
         self,
@@ -142,8 +144,8 @@ class Steps:
             sequence = engine.sequences[operation.sequence]
             sequence.activity = operation.activity
             sequence.resume_delay_seconds = operation.resume_delay_seconds
-            resident = sequence.state is SequenceState.RESIDENT
-            if operation.activity is Activity.RUNNING:
+            resident = sequence.state is RESIDENT
+            if operation.activity is RUNNING:
                 self._leaving.idle.pop(sequence, None)
                 if not resident:
                     returning.append((index, operation))
@@ -152,7 +154,7 @@ class Steps:
                 if resident:
                     sequence.filled_tokens = engine.knows_filled(sequence, operation.filled_tokens)
                     self._leaving.idle[sequence] = engine
-            results[index] = UpdateActivityResult(outcome=Outcome.OK, state=sequence.state)
+            results[index] = UpdateActivityResult(outcome=OK, state=sequence.state)
         return returning
 
     def _swap_out(
@@ -181,8 +183,7 @@ class Steps:
         while allocates:
             # Two operations on one sequence are asked one after the other.
             now, allocates = _first_of_each(allocates)
-            known = [engine.sequences.get(operation.sequence) for _, operation in now]
-            tails.look_at([sequence for sequence in known if sequence])
+            tails.look_at([engine.sequences.get(operation.sequence) for _, operation in now])
             asked = [self._granting.ask_allocate(engine, operation) for _, operation in now]
             moved += self._grant(asked, time, tails)
             for (index, _), result in zip(now, self._answering.answer_allocate(asked), strict=True):
@@ -207,7 +208,7 @@ class Steps:
                 if isinstance(operation, UpdateActivity):
                     results[index] = UpdateActivityResult(outcome=result.outcome, state=result.state)
                     # This answer has no room for a table: a notice in the same answer tells it.
-                    if result.state is SequenceState.RESIDENT:
+                    if result.state is RESIDENT:
                         moved.append(sequence)
                 else:
                     results[index] = result
@@ -217,8 +218,10 @@ class Steps:
         """Grants what fits; for what does not, has idle sequences moved out of the way."""
         waiting = self._granting.grant(asked, time)
         self._granting.apply(asked, tails)
+        if not waiting:
+            return []
         moved: list[Sequence] = []
-        frames_held = self._memory.room.held_on_gpu() if waiting else 0
+        frames_held = self._memory.room.held_on_gpu()
         for each in waiting:
             each.frames_short = self._granting.shortage(each, frames_held)
             if each.frames_short and self._leaving.idle:
@@ -231,17 +234,10 @@ class Steps:
         return moved
 
 
-def _of_kind(kind: type[K], operations: Many[Operation]) -> list[tuple[int, K]]:
-    return [(index, each) for index, each in enumerate(operations) if isinstance(each, kind)]
-
-
 def _first_of_each(operations: list[tuple[int, A]]) -> tuple[list[tuple[int, A]], list[tuple[int, A]]]:
     """Splits off the first operation on each sequence."""
-    first: dict[int, tuple[int, A]] = {}
-    rest: list[tuple[int, A]] = []
-    for index, operation in operations:
-        if operation.sequence in first:
-            rest.append((index, operation))
-        else:
-            first[operation.sequence] = (index, operation)
-    return list(first.values()), rest
+    first = {each[1].sequence: each for each in reversed(operations)}
+    if len(first) == len(operations):
+        return operations, []
+    rest = [each for each in operations if first[each[1].sequence] is not each]
+    return [each for each in operations if first[each[1].sequence] is each], rest

@@ -46,6 +46,7 @@ from kvstore.core.leaving import Leaving
 from kvstore.core.links import Links
 from kvstore.core.membership import Membership
 from kvstore.core.memory import Memory
+from kvstore.core.phases import Phases
 from kvstore.core.ports import EvictionPolicy, SwapPolicy
 from kvstore.core.prefix import domain_id
 from kvstore.core.pressure import PressureGauge
@@ -55,7 +56,7 @@ from kvstore.core.sequences import Sequence
 from kvstore.core.settling import Settling
 from kvstore.core.steps import Steps
 from kvstore.core.swaps import Swaps
-from kvstore.core.types import Activity, EngineId, Revision, SequenceState, StepNumber, Tier
+from kvstore.core.types import DISK, RESIDENT, RUNNING, EngineId, Revision, StepNumber, Tier
 from kvstore.core.usage import Usage
 
 __all__ = ["Store"]
@@ -88,7 +89,11 @@ class Store:
     def handle(self, event: Event) -> Effects:
         """Applies one event. Raises `KVStoreError`, nothing changed, or `CheckFailed`: a bug."""
         self._woken = {}
+        self.memory.room_was_made = False
         answer = self._apply(event)
+        if self.memory.room_was_made:
+            # Who waits for frames may find some now: no news, but a reason to ask again.
+            self._woken.update(self.admission.engines_waiting())
         transfers = tuple(self.links.start())
         deleted, self.memory.deleted = self.memory.deleted, []
         return Effects(
@@ -133,8 +138,7 @@ class Store:
                 self.membership.close_tethers(event.engine)
             case TransferEnded():
                 self.swaps.end(self.links.end(event.transfer, event.failed))
-                # Who waits for frames may find some now: no news, but a reason to ask again.
-                self._woken.update(self.admission.engines_waiting())
+                self.memory.room_was_made = True
             case BlocksFound():
                 self._restore(event)
         return Done()
@@ -180,10 +184,10 @@ class Store:
     def _take_step(
         self, engine: Engine, event: Step | Single, step: StepNumber, completed: StepNumber
     ) -> StepAnswer:
-        operations = event.operations if isinstance(event, Step) else (event.operation,)
-        check_operations(self.config, engine, operations)
+        phases = Phases(event.operations if isinstance(event, Step) else (event.operation,))
+        check_operations(self.config, engine, phases)
         engine.last_step, engine.last_event = step, event
-        results, copies, moved = self._steps.apply(engine, step, completed, operations, event.time)
+        results, copies, moved = self._steps.apply(engine, step, completed, phases, event.time)
         for sequence in moved:
             self._sequence_moved(sequence)
         self._watch_pressure(event.time)
@@ -203,11 +207,11 @@ class Store:
 
     def _lookup(self, event: Lookup) -> LookupAnswer:
         engine = self.membership.get(event.engine, event.time)
-        check_tenant(self.config, event.tenant, "tenant")
+        check_tenant(self.config, event.tenant)
         tenant = self.config.tenants[event.tenant or self.config.default_tenant]
         domain = domain_id(engine.namespace, tenant)
         rows = self.memory.prefix.find_prefix(domain, event.block_keys, engine.pending.get(domain, {}))
-        best = self.memory.best_tier(np.array(rows, np.int32)).tolist()
+        best = self.memory.best_tier(np.array(rows)).tolist()
         gpu, cpu, disk = (best.count(tier) for tier in Tier)
         return LookupAnswer(blocks_cached=len(rows), blocks_by_tier=(gpu, cpu, disk))
 
@@ -220,21 +224,26 @@ class Store:
     def _restore(self, event: BlocksFound) -> None:
         """Blocks that lie on disk: the most recent ones, as many as the tier holds."""
         check(not self.membership.engines, "blocks were found after an engine had attached")
-        kept = most_recent_chains(event.blocks, self.memory.pools[Tier.DISK].free_count)
-        self.memory.deleted += [block for block in event.blocks if block not in kept]
+        room = self.memory.pools[DISK].free_count
+        kept = event.blocks
+        if len(kept) > room:
+            chosen = most_recent_chains(event.blocks, room)
+            self.memory.deleted += [block for block in event.blocks if block not in chosen]
+            kept = tuple(chosen)
         rows = self.memory.blocks.take_rows(len(kept))
-        self.memory.add_replicas(Tier.DISK, rows)
-        self.memory.blocks.valid[Tier.DISK, rows] = True
+        self.memory.add_replicas(DISK, rows)
+        self.memory.blocks.valid[DISK][rows] = True
         self.memory.blocks.writer[rows] = [block.writer for block in kept]
-        self.memory.prefix.restore(rows.tolist(), kept)
-        self.memory.eviction.touch(Tier.DISK, tails_first(rows.tolist(), list(kept)))
+        numbers = rows.tolist()
+        self.memory.prefix.restore(numbers, kept)
+        self.memory.eviction.touch(DISK, np.array(tails_first(numbers, kept), np.intp))
 
     # ------------------------------------------------------------------------------ news
 
     def _sequence_moved(self, sequence: Sequence) -> None:
         """A sequence's state has changed: its engine is to be told."""
         engine = self.membership.engines[sequence.engine]
-        if sequence.state is SequenceState.RESIDENT and sequence.activity is not Activity.RUNNING:
+        if sequence.state is RESIDENT and sequence.activity is not RUNNING:
             self.leaving.idle[sequence] = engine
         engine.moved[sequence.id] = self._next_revision()
         self._woken[engine.id] = None
@@ -251,10 +260,12 @@ class Store:
 
     def _news(self, engine: Engine) -> tuple[Notice, ...]:
         """What has happened to the engine's sequences, as things are now, in order."""
+        if not engine.moved and not engine.pressed:
+            return ()
         notices: list[Notice] = []
         for id, revision in engine.moved.items():
             sequence = engine.sequences[id]
-            resident = sequence.state is SequenceState.RESIDENT
+            resident = sequence.state is RESIDENT
             (table,) = self._answering.frames([sequence.rows]) if resident else ((),)
             notices.append(
                 SequenceMoved(

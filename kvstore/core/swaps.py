@@ -8,24 +8,33 @@ rows, not for transfers: whoever moves a row, all who wait for it are served.
 
 from array import array
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
-from kvstore.core.blocks import NO_FRAME, Rows, concat
+from kvstore.core.blocks import NO_FRAME, NO_ROWS, as_table, concat
 from kvstore.core.config import StoreConfig
 from kvstore.core.links import COPY, LOAD, READ, WRITE, Links, Moved
 from kvstore.core.memory import Memory
 from kvstore.core.sequences import Move, Sequence
-from kvstore.core.types import SequenceState, StepNumber, Tier, blocks_for_tokens
+from kvstore.core.types import (
+    CPU,
+    DISK,
+    GPU,
+    SWAPPING_IN,
+    SWAPPING_OUT,
+    Rows,
+    StepNumber,
+    Tier,
+    blocks_for_tokens,
+)
 
 __all__ = ["Arrival", "Swaps"]
 
-_NO_ROWS = np.empty(0, np.int32)
+_NOTHING: frozenset[int] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class Arrival:
+class Arrival(Struct):
     """A sequence that has got its GPU frames: `held` blocks with content here or below, and `fresh`
     ones without any."""
 
@@ -55,39 +64,39 @@ class Swaps:
         kept = sequence.rows[: blocks_for_tokens(filled_tokens, self._config.block_tokens)]
         if not kept or not self._config.cpu_frames:
             return False
-        rows = np.array(kept, np.int32)
-        below = blocks.valid[Tier.CPU, rows] | blocks.valid[Tier.DISK, rows]
-        lacking = rows[~below & (blocks.frame[Tier.CPU, rows] == NO_FRAME)]
+        rows = np.array(kept, np.intp)
+        below = blocks.valid[CPU][rows] | blocks.valid[DISK][rows]
+        lacking = rows[~below & (blocks.frame[CPU][rows] == NO_FRAME)]
         blocks.claim(rows)
-        if not memory.make_room(Tier.CPU, lacking.size, self._config.cpu_frames_reserved):
+        if not memory.make_room(CPU, lacking.size, self._config.cpu_frames_reserved):
             blocks.unclaim(rows)
             return False
-        memory.add_replicas(Tier.CPU, lacking)
-        blocks.give_up(np.array(sequence.rows, np.int32))
+        memory.add_replicas(CPU, lacking)
+        blocks.give_up(np.array(sequence.rows, np.intp))
         sequence.move(Move.OUT)
         sequence.claimed = kept
         sequence.filled_tokens = filled_tokens
         sequence.out_fence = fence
         sequence.begun = False
-        self._wait(sequence, Tier.CPU, rows[~below].tolist())
+        self._wait(sequence, CPU, rows[~below].tolist())
         return True
 
     def begin_out(self, sequence: Sequence, fence: StepNumber) -> None:
         """The work that wrote the sequence's blocks has completed: they may be copied."""
-        waited_for = sequence.state is SequenceState.SWAPPING_OUT and sequence.out_fence == fence
+        waited_for = sequence.state is SWAPPING_OUT and sequence.out_fence == fence
         if sequence.freed or sequence.begun or not waited_for:
             return
         sequence.begun = True
         blocks = self._memory.blocks
-        rows = np.array(sequence.claimed, np.int32)
+        rows = np.array(sequence.claimed, np.intp)
         blocks.offered[rows] = True
-        self._links.ask(COPY, rows[~blocks.valid[Tier.CPU, rows]].tolist())
+        self._links.ask(COPY, rows[~blocks.valid[CPU][rows]].tolist())
         if not sequence.waits:
             self._finish_out(sequence)
             self._moved(sequence)
 
     def _finish_out(self, sequence: Sequence) -> None:
-        rows = np.array(sequence.rows, np.int32)
+        rows = np.array(sequence.rows, np.intp)
         failed = sequence.first_failed is not None
         sequence.move(Move.COPY_FAILED if failed else Move.COPIED)
         self._memory.blocks.leave_limbo(rows)
@@ -101,21 +110,21 @@ class Swaps:
     def cancel_out(self, sequence: Sequence) -> None:
         """Back in. At once, unless a copy of a block that the engine may write to still runs."""
         blocks = self._memory.blocks
-        rows = np.array(sequence.rows, np.int32)
-        copying = (blocks.pins[Tier.CPU, rows] > 0) & ~blocks.indexed[rows]
+        rows = np.array(sequence.rows, np.intp)
+        copying = (blocks.pins[CPU][rows] > 0) & ~blocks.indexed[rows]
         self.stop_waiting(sequence)
         # It may be written again: copies still queued must not run, unless another waits for them.
         blocks.offered[rows[(blocks.claims[rows] == 1) & ~copying]] = False
         if copying.any():
             sequence.move(Move.CANCEL_LATE)
             sequence.cancelled = True
-            self._wait(sequence, Tier.CPU, rows[copying].tolist())
+            self._wait(sequence, CPU, rows[copying].tolist())
             return
         sequence.move(Move.CANCEL)
         self._take_back(sequence)
 
     def _take_back(self, sequence: Sequence) -> None:
-        blocks, rows = self._memory.blocks, np.array(sequence.rows, np.int32)
+        blocks, rows = self._memory.blocks, np.array(sequence.rows, np.intp)
         blocks.take_back(rows)
         self._unclaim(sequence)
         self._memory.collect(rows)
@@ -126,27 +135,29 @@ class Swaps:
         """Sequences have their frames; what is not in them yet is asked for. One look for all."""
         if not arriving:
             return
-        valid = self._memory.blocks.valid[Tier.GPU, concat([each.held for each in arriving])].tolist()
+        held = concat([each.held for each in arriving])
+        unfilled = held[~self._memory.blocks.valid[GPU][held]]
+        coming = set(unfilled.tolist()) if unfilled.size else _NOTHING
         unclaimed: list[array[int]] = []
-        begin = 0
         for each in arriving:
-            sequence, here = each.sequence, valid[begin : begin + len(each.held)]
-            begin += len(each.held)
+            sequence = each.sequence
             sequence.rows = each.held + each.fresh
             sequence.held_blocks = len(each.held)
             sequence.first_failed = None
-            if all(here):
+            waited_for = [row for row in each.held if row in coming] if coming else None
+            if waited_for:
+                sequence.move(Move.GRANTED_LOADING)
+                self._wait(sequence, GPU, waited_for)
+                self._links.ask(LOAD, waited_for)
+            else:
                 sequence.move(Move.GRANTED)
-                unclaimed.append(sequence.claimed)
-                sequence.claimed = array("i")
-                continue
-            sequence.move(Move.GRANTED_LOADING)
-            unfilled = [row for row, is_here in zip(each.held, here, strict=True) if not is_here]
-            self._wait(sequence, Tier.GPU, unfilled)
-            self._links.ask(LOAD, unfilled)
-        rows = concat(unclaimed)
-        self._memory.blocks.unclaim(rows)
-        self._memory.collect(rows)
+                if sequence.claimed:
+                    unclaimed.append(sequence.claimed)
+                    sequence.claimed = as_table()
+        if unclaimed:
+            rows = concat(unclaimed)
+            self._memory.blocks.unclaim(rows)
+            self._memory.collect(rows)
 
     def _finish_in(self, sequence: Sequence) -> None:
         if sequence.cancelled:
@@ -155,7 +166,7 @@ class Swaps:
             self._take_back(sequence)
         elif sequence.first_failed is None:
             sequence.move(Move.LOADED)
-            rows = np.array(sequence.claimed, np.int32)
+            rows = np.array(sequence.claimed, np.intp)
             self._unclaim(sequence)
             self._memory.collect(rows)
         else:
@@ -169,23 +180,23 @@ class Swaps:
         place. Nobody has read the frames yet, so they go without a fence.
         """
         memory, size = self._memory, self._config.block_tokens
-        lost = np.array(sequence.rows[first : sequence.held_blocks], np.int32)
-        claimed = np.array(sequence.claimed, np.int32)
+        lost = np.array(sequence.rows[first : sequence.held_blocks], np.intp)
+        claimed = np.array(sequence.claimed, np.intp)
         memory.blocks.release(lost)
         self._unclaim(sequence)
         memory.collect(np.concatenate([lost, claimed]))
-        fresh = memory.grant(_NO_ROWS, lost.size)
+        fresh = memory.grant(NO_ROWS, lost.size)
         sequence.committed = min(sequence.committed, first)
         sequence.filled_tokens = min(sequence.filled_tokens, first * size)
         sequence.cut_found(sequence.filled_tokens)
         if fresh is not None:
             sequence.move(Move.LOADED)
             rest = sequence.rows[sequence.held_blocks :]
-            sequence.rows = sequence.rows[:first] + array("i", fresh.tobytes()) + rest
+            sequence.rows = sequence.rows[:first] + as_table(fresh) + rest
             return
-        kept = np.array(sequence.rows[:first] + sequence.rows[sequence.held_blocks :], np.int32)
+        kept = np.array(sequence.rows[:first] + sequence.rows[sequence.held_blocks :], np.intp)
         sequence.move(Move.LOST)
-        sequence.rows = array("i")
+        sequence.rows = as_table()
         sequence.committed = sequence.filled_tokens = 0
         sequence.cut_found(0)
         memory.blocks.release(kept)
@@ -202,7 +213,7 @@ class Swaps:
         """The sequence is freed or needs its rows no more; what moves them goes on."""
         if not sequence.waits:
             return
-        for tier in (Tier.GPU, Tier.CPU):
+        for tier in (GPU, CPU):
             for row in sequence.rows:
                 waiting = self._waiting.get((tier, row), [])
                 if sequence in waiting:
@@ -220,8 +231,8 @@ class Swaps:
         return waiting
 
     def _unclaim(self, sequence: Sequence) -> None:
-        self._memory.blocks.unclaim(np.array(sequence.claimed, np.int32))
-        sequence.claimed = array("i")
+        self._memory.blocks.unclaim(np.array(sequence.claimed, np.intp))
+        sequence.claimed = as_table()
 
     def end(self, moved: Moved) -> None:
         """A transfer has ended: serves those who waited, asks for the next leg of the way."""
@@ -229,11 +240,11 @@ class Swaps:
         tier, good, bad = link[1], moved.good, moved.bad
         if link in (LOAD, READ):
             # Whoever waits for these, waits for them on the GPU: a read is half of the way.
-            tier = Tier.GPU
+            tier = GPU
             bad = np.union1d(bad, self._lose(bad))
         if link == READ:
             self._links.ask(LOAD, good[blocks.unfilled(good)].tolist())
-            good = _NO_ROWS
+            good = NO_ROWS
         elif link == COPY:
             self._links.ask_down(WRITE, good[blocks.to_disk[good]])
         self._serve(tier, good, failed=False)
@@ -248,7 +259,7 @@ class Swaps:
         Returns blocks that hang on them and will not be filled any more.
         """
         blocks, doomed = self._memory.blocks, self._memory.forget(rows)
-        idle = blocks.pins[Tier.GPU, doomed] == 0
+        idle = blocks.pins[GPU][doomed] == 0
         unfilled: Rows = doomed[blocks.unfilled(doomed) & idle]
         return unfilled
 
@@ -268,7 +279,7 @@ class Swaps:
 
     def _finish(self, sequence: Sequence) -> None:
         """The sequence's last row has moved, or will not."""
-        if sequence.state is SequenceState.SWAPPING_IN:
+        if sequence.state is SWAPPING_IN:
             self._finish_in(sequence)
         elif sequence.begun:
             self._finish_out(sequence)

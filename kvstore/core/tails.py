@@ -11,10 +11,11 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from kvstore.core.blocks import as_table
 from kvstore.core.engines import Engine, Release
 from kvstore.core.memory import Memory
 from kvstore.core.sequences import Sequence
-from kvstore.core.types import Retention, SequenceState, StepNumber, Tier
+from kvstore.core.types import GPU, RESIDENT, Retention, StepNumber
 
 __all__ = ["Tails"]
 
@@ -31,15 +32,16 @@ class Tails:
         # New blocks that turned out not to be needed.
         self._spare: list[int] = []
 
-    def look_at(self, sequences: Iterable[Sequence]) -> None:
+    def look_at(self, sequences: Iterable[Sequence | None]) -> None:
         """Counts who shares the tails of these sequences: one look for all of them."""
-        forked = [each for each in sequences if each.forked and each.state is SequenceState.RESIDENT]
+        forked = [each for each in sequences if each and each.forked and each.state is RESIDENT]
         if not forked:
             return
-        blocks, rows = self._memory.blocks, np.array([each.rows[-1] for each in forked], np.int32)
+        blocks, rows = self._memory.blocks, np.array([each.rows[-1] for each in forked], np.intp)
         # A copy that runs reads the tail as well, be the one it was for still there or not.
-        copied = blocks.pins[Tier.GPU, rows] > 0
-        counts = (blocks.live[rows] + blocks.claims[rows] + copied).tolist()
+        copied = blocks.pins[GPU][rows] > 0
+        held = blocks.refs[rows] - blocks.limbo[rows]
+        counts = (held + blocks.claims[rows] + copied).tolist()
         for sequence, count in zip(forked, counts, strict=True):
             self._sharers[sequence.rows[-1]] = count
             sequence.forked = count > 1 and sequence.token_count % self._block_tokens != 0
@@ -62,11 +64,11 @@ class Tails:
         """Blocks to copy from and to. The engine copies in this step, so the sources stay until then."""
         blocks = self._memory.blocks
         if self._spare:
-            spare = np.array(self._spare, np.int32)
+            spare = np.array(self._spare, np.intp)
             blocks.release(spare)
             self._memory.collect(spare)
         if self._sources:
-            rows = np.array(self._sources, np.int32)
+            rows = np.array(self._sources, np.intp)
             blocks.give_up(rows)
             engine.fences.append(Release(fence=step, rows=rows, retention=Retention.CACHE))
-        return array("i", self._sources), array("i", self._targets)
+        return as_table(self._sources), as_table(self._targets)

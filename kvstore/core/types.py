@@ -7,9 +7,25 @@ Numbers of the enums are those of the contract (protos/kvstore/v1/kvstore.proto)
 from enum import IntEnum
 from typing import NewType
 
+import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
 
 __all__ = [
+    "PARKED",
+    "WAITING",
+    "RUNNING",
+    "NEVER",
+    "LATER",
+    "OK",
+    "DROPPED",
+    "SWAPPING_IN",
+    "SWAPPED",
+    "SWAPPING_OUT",
+    "RESIDENT",
+    "DISK",
+    "CPU",
+    "GPU",
     "Activity",
     "BlockKey",
     "BlockRow",
@@ -19,10 +35,12 @@ __all__ = [
     "EngineState",
     "Frame",
     "NamespaceId",
+    "Number",
     "Outcome",
     "Pressure",
     "Retention",
     "Revision",
+    "Rows",
     "SequenceId",
     "SequenceState",
     "StepNumber",
@@ -48,6 +66,8 @@ TransferId = NewType("TransferId", int)
 BlockKey = NewType("BlockKey", bytes)
 # The index of a logical block in the core's arrays.
 BlockRow = NewType("BlockRow", int)
+# Many of them: machine words, as numpy wants its indices.
+Rows = NDArray[np.intp]
 # A block-sized place in one tier's pool. On disk: a slot of the tier's capacity.
 Frame = NewType("Frame", int)
 
@@ -60,13 +80,19 @@ WriterId = NewType("WriterId", int)
 DomainId = NewType("DomainId", int)
 
 
-class Tier(IntEnum):
+class Number(IntEnum):
+    """An enum whose members are found in a dict as quickly as numbers: Enum hashes their names, in Python."""
+
+    __hash__ = int.__hash__
+
+
+class Tier(Number):
     GPU = 0
     CPU = 1
     DISK = 2
 
 
-class Outcome(IntEnum):
+class Outcome(Number):
     """What became of an operation for want of memory. Never an error."""
 
     OK = 1
@@ -74,7 +100,7 @@ class Outcome(IntEnum):
     NEVER = 3
 
 
-class SequenceState(IntEnum):
+class SequenceState(Number):
     """Where a sequence's blocks are. The moves are a table in `sequences.py`."""
 
     RESIDENT = 1
@@ -84,7 +110,7 @@ class SequenceState(IntEnum):
     DROPPED = 5
 
 
-class Activity(IntEnum):
+class Activity(Number):
     """What the engine does with a sequence; the engine's word, never the store's."""
 
     RUNNING = 1
@@ -92,34 +118,41 @@ class Activity(IntEnum):
     PARKED = 3
 
 
-class EngineState(IntEnum):
+class EngineState(Number):
     ATTACHED = 1
     EXPIRED = 2
     DETACHED = 3
 
 
-class Direction(IntEnum):
+class Direction(Number):
     IN = 1
     OUT = 2
 
 
-class SwapMode(IntEnum):
+class SwapMode(Number):
     AUTO = 0
     KEEP = 1
     DROP = 2
 
 
-class Retention(IntEnum):
+class Retention(Number):
     DEFAULT = 0
     CACHE = 1
     SESSION = 2
     DISCARD = 3
 
 
-class Pressure(IntEnum):
+class Pressure(Number):
     LOW = 1
     HIGH = 2
     FULL = 3
+
+
+# Members by themselves: Python 3.11 takes 0.14 us to find one in its enum, as long as a step of numpy's.
+GPU, CPU, DISK = Tier
+OK, LATER, NEVER = Outcome
+RESIDENT, SWAPPING_OUT, SWAPPED, SWAPPING_IN, DROPPED = SequenceState
+RUNNING, WAITING, PARKED = Activity
 
 
 class StoredKey(Struct, frozen=True, kw_only=True, gc=False):

@@ -4,49 +4,83 @@ A chain is touched from its tail to its head, so in this order a child always st
 its parent, and evicting from the front never cuts a chain in the middle.
 """
 
-from collections.abc import Iterator, Sequence
-from itertools import islice
+import numpy as np
 
 from kvstore.core.ports import RowSource
-from kvstore.core.types import BlockRow, Tier
+from kvstore.core.types import Rows, Tier
 
 __all__ = ["Lru"]
 
 # Rows looked at together; the scan goes on until it has enough or has seen all.
 WINDOW = 256
+NEVER = -1
 
 
 class Lru:
-    """One order a tier, as the keys of a dict: oldest first, moved to the end when touched."""
+    """One order a tier, oldest first."""
 
-    def __init__(self) -> None:
-        self._orders: tuple[dict[BlockRow, None], ...] = tuple({} for _ in Tier)
+    def begin(self, capacity: int) -> None:
+        self._orders = tuple(_Order(capacity) for _ in Tier)
 
-    def touch(self, tier: Tier, rows: Sequence[BlockRow]) -> None:
-        order = self._orders[tier]
-        for row in rows:
-            order.pop(row, None)
-        order.update(dict.fromkeys(rows))
+    def touch(self, tier: Tier, rows: Rows) -> None:
+        self._orders[tier].append(rows)
 
-    def forget(self, tier: Tier, rows: Sequence[BlockRow]) -> None:
-        order = self._orders[tier]
-        for row in rows:
-            order.pop(row, None)
+    def forget(self, tier: Tier, rows: Rows) -> None:
+        self._orders[tier].remove(rows)
 
-    def victims(self, tier: Tier, count: int, removable: RowSource) -> list[BlockRow]:
-        victims: list[BlockRow] = []
-        candidates: list[BlockRow] = []
-        for window in _windows(self._orders[tier], max(WINDOW, 2 * count)):
-            candidates += window
+    def victims(self, tier: Tier, count: int, removable: RowSource) -> Rows:
+        order, size = self._orders[tier], max(WINDOW, 2 * count)
+        candidates = order.first(size)
+        victims = removable(candidates)
+        # In pieces that double, so that asking again over all so far stays linear.
+        while len(victims) < count and len(candidates) == size:
+            size *= 2
+            candidates = order.first(size)
             victims = removable(candidates)
-            if len(victims) >= count:
-                break
         return victims[:count]
 
 
-def _windows(order: dict[BlockRow, None], size: int) -> Iterator[list[BlockRow]]:
-    """The order in pieces that double, so that asking again over all so far stays linear."""
-    rows = iter(order)
-    while window := list(islice(rows, size)):
-        yield window
-        size *= 2
+class _Order:
+    """Each use is appended to a log; an entry counts as long as it is its row's last one.
+
+    So a use costs three numpy calls, however many rows it names, and nothing is ever searched.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        # When it is full, what counts is moved to the front: at the most half of it.
+        self._log = np.zeros(2 * capacity, np.int32)
+        self._begin = self._end = 0
+        # Where in the log each row's last use stands.
+        self._place = np.full(capacity, NEVER, np.int32)
+
+    def append(self, rows: Rows) -> None:
+        if self._end + rows.size > self._log.size:
+            self._compact()
+        begin, self._end = self._end, self._end + rows.size
+        self._log[begin : self._end] = rows
+        self._place[rows] = np.arange(begin, self._end, dtype=np.int32)
+
+    def remove(self, rows: Rows) -> None:
+        self._place[rows] = NEVER
+
+    def first(self, count: int) -> Rows:
+        """The `count` oldest rows, or all if there are fewer."""
+        rows = self._counting(self._begin, min(self._begin + count, self._end))
+        end = self._begin + count
+        while len(rows) < count and end < self._end:
+            # Half of a log that was never compacted may count no more; so this ends soon.
+            begin, end = end, min(2 * end - self._begin, self._end)
+            rows = np.concatenate([rows, self._counting(begin, end)])
+        if rows.size:
+            self._begin = int(self._place[rows[0]])
+        return rows[:count]
+
+    def _counting(self, begin: int, end: int) -> Rows:
+        rows = self._log[begin:end].astype(np.intp)
+        counting: Rows = rows[self._place[rows] == np.arange(begin, end, dtype=np.int32)]
+        return counting
+
+    def _compact(self) -> None:
+        rows = self._counting(self._begin, self._end)
+        self._begin, self._end = 0, 0
+        self.append(rows)

@@ -7,9 +7,10 @@ import time
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-__all__ = ["now", "timestamp", "timestamp_today"]
+__all__ = ["fill_timestamp", "now", "timestamp", "timestamp_today", "wall_now"]
 
 now = time.monotonic
+wall_now = time.time
 
 OFFSET_NS = time.time_ns() - time.monotonic_ns()
 
@@ -19,14 +20,20 @@ def timestamp(core_time: float) -> Timestamp:
 
     A wall clock that is set meanwhile, or a machine that sleeps, shows with the next service only.
     """
-    return _timestamp(core_time, OFFSET_NS)
+    seconds, nanos = _on_the_wall(core_time, OFFSET_NS)
+    return Timestamp(seconds=seconds, nanos=nanos)
+
+
+def fill_timestamp(field: Timestamp, core_time: float) -> None:
+    """The same, in the place where it is wanted."""
+    field.seconds, field.nanos = _on_the_wall(core_time, OFFSET_NS)
 
 
 def timestamp_today(core_time: float) -> Timestamp:
     """By the wall clock as it is now: for who is going to compare it with that at once."""
-    return _timestamp(core_time, time.time_ns() - time.monotonic_ns())
-
-
-def _timestamp(core_time: float, offset_ns: int) -> Timestamp:
-    seconds, nanos = divmod(offset_ns + round(core_time * 1e9), 1_000_000_000)
+    seconds, nanos = _on_the_wall(core_time, time.time_ns() - time.monotonic_ns())
     return Timestamp(seconds=seconds, nanos=nanos)
+
+
+def _on_the_wall(core_time: float, offset_ns: int) -> tuple[int, int]:
+    return divmod(offset_ns + round(core_time * 1e9), 1_000_000_000)

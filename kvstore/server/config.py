@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from kvstore.core.errors import ConfigInvalid
+from kvstore.observe.journal import JOURNAL_BYTES_MIN
 from kvstore.server.sizes import format_bytes, parse_size
 from kvstore.server.sockets import parse_address
 from kvstore.tiers.disk import CAP_BYTES_MIN
@@ -41,6 +42,9 @@ class ServeConfig:
     drop_tokens_max: int = 64
     high_watermark: float = 0.90
     low_watermark: float = 0.80
+    # None: no journal.
+    journal_path: Path | None = None
+    journal_bytes: int = 0
 
     def __post_init__(self) -> None:
         if self.gpu_bytes <= 0:
@@ -52,6 +56,7 @@ class ServeConfig:
         _check_room("--gpu", self.gpu_bytes)
         _check_room("--cpu", self.cpu_bytes)
         self._check_disk()
+        self._check_journal()
         self._check_tenants()
         _check_between("--lease", self.lease_seconds, LEASE_SECONDS_MIN, LEASE_SECONDS_MAX)
         _check_between("--engines-max", self.engines_max, 1, ENGINES_MAX)
@@ -72,6 +77,20 @@ class ServeConfig:
         if not self.cpu_bytes:
             remedy = "give --cpu a size or leave --disk out"
             _refuse("--disk", self.disk_path, "a disk tier needs a CPU tier to pass through", remedy)
+
+    def _check_journal(self) -> None:
+        if self.journal_path is None:
+            if self.journal_bytes:
+                _refuse("--journal-bytes", self.journal_bytes, "no folder for it", "name one with --journal")
+            return
+        if not self.journal_bytes:
+            remedy = "give the most that the journal may take, like --journal-bytes 1GiB"
+            _refuse("--journal", self.journal_path, "needs --journal-bytes", remedy)
+        if self.journal_bytes < JOURNAL_BYTES_MIN:
+            least = f"{format_bytes(JOURNAL_BYTES_MIN)} or more"
+            _refuse("--journal-bytes", self.journal_bytes, "too small", least)
+        if self.journal_path == self.disk_path:
+            _refuse("--journal", self.journal_path, "is the folder of --disk", "name a folder of its own")
 
     def _check_tenants(self) -> None:
         if not self.tenants:
@@ -97,12 +116,16 @@ def parse_config(
     drop_tokens_max: int = 64,
     high_watermark: float = 0.90,
     low_watermark: float = 0.80,
+    journal: str | None = None,
+    journal_bytes: str = "0",
     memory_bytes: int = 0,
 ) -> ServeConfig:
     """Flags as they were typed. `memory_bytes`: what shares are of, and the most; 0: the machine's."""
     memory_bytes = memory_bytes or memory_total_bytes()
     if disk is not None and not disk.strip():
         _refuse("--disk", disk, "names no folder", "name one, or leave --disk out")
+    if journal is not None and not journal.strip():
+        _refuse("--journal", journal, "names no folder", "name one, or leave --journal out")
     config = ServeConfig(
         socket=parse_address(socket),
         gpu_bytes=parse_size(gpu, flag="--gpu", whole_bytes=memory_bytes),
@@ -115,6 +138,8 @@ def parse_config(
         drop_tokens_max=drop_tokens_max,
         high_watermark=high_watermark,
         low_watermark=low_watermark,
+        journal_path=Path(journal).absolute() if journal is not None else None,
+        journal_bytes=parse_size(journal_bytes, flag="--journal-bytes"),
     )
     _check_memory(config, memory_bytes)
     return config

@@ -3,8 +3,8 @@
 The hot path: each field is read once, and a path is put together only to refuse.
 """
 
-from collections.abc import Sequence
-from typing import TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn
 
 from kvstore.core import events
 from kvstore.core.checking import CHILDREN_MAX, FREED_MAX
@@ -23,16 +23,6 @@ __all__ = [
     "decode_step",
     "decode_swap",
 ]
-
-# The operations that exist alone too, and then name their engine.
-UnaryRequest = TypeVar(
-    "UnaryRequest",
-    pb.AllocateRequest,
-    pb.CommitRequest,
-    pb.ForkRequest,
-    pb.FreeRequest,
-    pb.SwapRequest,
-)
 
 DIRECTIONS = {pb.SwapRequest.IN: Direction.IN, pb.SwapRequest.OUT: Direction.OUT}
 MODES = {
@@ -68,15 +58,17 @@ def decode_single(engine: str, operation: events.Operation, time: float) -> even
 
 
 def decode_allocate(request: pb.AllocateRequest) -> events.Allocate:
+    """Most operations are these, most of them without texts and keys: what is unset is not looked at."""
+    session, tenant, keys = request.session, request.tenant, request.block_keys
     return events.Allocate(
-        sequence=SequenceId(request.sequence),
+        sequence=request.sequence,  # type: ignore[arg-type]  # To call a NewType costs more than to read it.
         token_count=request.token_count,
-        block_keys=block_keys(request.block_keys),
-        session=short_text("session", request.session),
+        block_keys=block_keys(keys) if keys else (),
+        session=session and short_text("session", session),
         turn=request.turn,
         priority=request.priority,
         known_blocks=request.known_blocks,
-        tenant=short_text("tenant", request.tenant),
+        tenant=tenant and short_text("tenant", tenant),
     )
 
 
@@ -136,41 +128,43 @@ def _end_session(request: pb.EndSessionRequest) -> events.EndSession:
     )
 
 
+DECODERS: Mapping[str, Callable[[Any], events.Operation]] = {
+    "allocate": decode_allocate,
+    "commit": decode_commit,
+    "end_session": _end_session,
+    "fork": decode_fork,
+    "free": decode_free,
+    "swap": decode_swap,
+    "update_activity": _update_activity,
+}
+# The operations that exist alone too, and then name their engine.
+UNARY = frozenset({"allocate", "commit", "fork", "free", "swap"})
+
+
 def _operations(operations: Sequence[pb.Operation]) -> tuple[events.Operation, ...]:
     if len(operations) > OPERATIONS_MAX:
         refuse("operations", len(operations), "too many", f"at most {OPERATIONS_MAX} a step")
     decoded: list[events.Operation] = []
-    for operation in operations:
-        kind = operation.WhichOneof("kind")
-        try:
-            decoded.append(_operation(kind, operation))
-        except FieldInvalid as error:
-            path = f"operations[{len(decoded)}]"
-            raise within(f"{path}.{kind}" if kind else path, error) from None
+    kind: str | None = None
+    try:
+        for operation in operations[:]:
+            kind = operation.WhichOneof("kind")
+            if kind is None:
+                _refuse_unset()
+            message = getattr(operation, kind)
+            if kind in UNARY and message.engine:
+                _refuse_engine(message.engine)
+            decoded.append(DECODERS[kind](message))
+    except FieldInvalid as error:
+        path = f"operations[{len(decoded)}]"
+        raise within(f"{path}.{kind}" if kind else path, error) from None
     return tuple(decoded)
 
 
-def _operation(kind: str | None, operation: pb.Operation) -> events.Operation:
-    match kind:
-        case "allocate":
-            return decode_allocate(_of_step(operation.allocate))
-        case "commit":
-            return decode_commit(_of_step(operation.commit))
-        case "free":
-            return decode_free(_of_step(operation.free))
-        case "fork":
-            return decode_fork(_of_step(operation.fork))
-        case "swap":
-            return decode_swap(_of_step(operation.swap))
-        case "update_activity":
-            return _update_activity(operation.update_activity)
-        case "end_session":
-            return _end_session(operation.end_session)
+def _refuse_unset() -> NoReturn:
     refuse("", "unset", "no operation", "set one kind; this store may be older than the engine's client")
 
 
-def _of_step(message: UnaryRequest) -> UnaryRequest:
-    """Refuses an engine where the step's own holds: two that differ would be one too many."""
-    if message.engine:
-        refuse("engine", message.engine, "set inside a step", "leave it empty; the step names its engine")
-    return message
+def _refuse_engine(engine: str) -> NoReturn:
+    """The step's own holds: two that differ would be one too many."""
+    refuse("engine", engine, "set inside a step", "leave it empty; the step names its engine")

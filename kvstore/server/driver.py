@@ -16,6 +16,7 @@ from typing import TypeVar
 
 import msgspec
 
+from kvstore import __version__
 from kvstore.core import events
 from kvstore.core.config import StoreConfig
 from kvstore.core.effects import Answer, AttachAnswer, Done, KeepAliveAnswer
@@ -23,9 +24,12 @@ from kvstore.core.errors import CheckFailed, EngineExpired, FieldInvalid, Layout
 from kvstore.core.store import Store
 from kvstore.core.types import EngineId, EngineState, Pressure, Revision, StoredKey, Tier
 from kvstore.core.usage import TierUsage, Usage
+from kvstore.observe.folder import JournalFolder
+from kvstore.observe.journal import Journal
+from kvstore.observe.making import heading_of
 from kvstore.policy.eviction import Lru
 from kvstore.policy.swap import LengthThreshold
-from kvstore.server.clock import now
+from kvstore.server.clock import now, wall_now
 from kvstore.server.config import ServeConfig
 from kvstore.server.decode import AttachCall
 from kvstore.server.fds import TetherServer
@@ -57,11 +61,18 @@ class Attached:
 class Driver:
     """`stop` is called when the store can't go on; `failure` then says why."""
 
-    def __init__(self, config: ServeConfig, disk: DiskTier | None, stop: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        config: ServeConfig,
+        disk: DiskTier | None,
+        stop: Callable[[], None],
+        journal: JournalFolder | None = None,
+    ) -> None:
         self.store_epoch = secrets.randbits(64)
         self.tethers = TetherServer(self._tether_opened, self._tethers_closed)
         self._config = config
         self._disk = disk
+        self._journal = journal
         self._names = disk.names if disk is not None else Names()
         self._stop = stop
         self._waits = Waits()
@@ -162,9 +173,11 @@ class Driver:
         pools = await make_pools(layout, frames)
         try:
             found = await asyncio.to_thread(_find_stored, self._disk, layout)
+            store_config = self._store_config(layout, frames)
+            eviction, swap = Lru(), LengthThreshold(self._config.drop_tokens_max)
             running = RunningStore(
                 layout=layout,
-                store=self._make_store(layout, frames),
+                store=Store(store_config, eviction, swap),
                 pools=pools,
                 disk=self._disk,
                 waits=self._waits,
@@ -174,13 +187,24 @@ class Driver:
             pools.close()
             raise
         self._running = running
+        if self._journal is not None:
+            heading = heading_of(
+                store_config,
+                eviction,
+                swap,
+                build=__version__,
+                store_epoch=self.store_epoch,
+                start_time=now(),
+                start_wall=wall_now(),
+            )
+            running.journal = Journal(self._journal, heading)
         running.ask(events.BlocksFound(time=now(), blocks=found), Done)
         self.tethers.serve_pools(pools.gpu.fds)
         return running
 
-    def _make_store(self, layout: Layout, frames: FrameCounts) -> Store:
+    def _store_config(self, layout: Layout, frames: FrameCounts) -> StoreConfig:
         config = self._config
-        store_config = StoreConfig(
+        return StoreConfig(
             block_tokens=layout.block_tokens,
             gpu_frames=frames.gpu,
             cpu_frames=frames.cpu,
@@ -192,7 +216,6 @@ class Driver:
             high_watermark=config.high_watermark,
             low_watermark=config.low_watermark,
         )
-        return Store(store_config, Lru(), LengthThreshold(config.drop_tokens_max))
 
     def _attach_event(self, call: AttachCall) -> events.Attach:
         engine = EngineId(str(uuid.uuid4()))

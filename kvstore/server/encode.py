@@ -1,7 +1,8 @@
 """The core's answers, notices and usage as the contract's messages.
 
-The hot path as well: one message a result, made in one call. Frames of copy-on-write pairs, tables
-and times pass through unchanged in meaning; monotonic times become Timestamps (`clock.py`).
+The hot path as well: a step's answer is filled in place, and only with what differs from zero. To make
+messages first and put them into others would copy each of them. Frames of copy-on-write pairs, tables and
+times pass through unchanged in meaning; monotonic times become Timestamps (`clock.py`).
 """
 
 from collections.abc import Sequence
@@ -34,7 +35,7 @@ from kvstore.core.types import (
     SequenceState,
     Tier,
 )
-from kvstore.server.clock import timestamp, timestamp_today
+from kvstore.server.clock import fill_timestamp, timestamp, timestamp_today
 from kvstore.server.fields import engine_name
 from kvstore.tiers.pool import HostPool
 from kvstore.v1 import kvstore_pb2 as pb
@@ -105,20 +106,26 @@ def encode_attach(
 
 
 def encode_step(engine: EngineId, answer: StepAnswer) -> pb.StepResponse:
-    return pb.StepResponse(
-        step=answer.step,
-        results=[_result(result) for result in answer.results],
-        copies=encode_copies(answer.copies),
-        events=_events(engine, answer.revision, answer.notices),
-        lease_expire_time=timestamp(answer.lease_expire_time),
-    )
+    response = pb.StepResponse(step=answer.step)
+    add = response.results.add
+    for result in answer.results:
+        if type(result) is AllocateResult:
+            _fill_allocate(add().allocate, result)
+        else:
+            add().CopyFrom(_result(result))
+    if answer.copies:
+        response.copies.extend(encode_copies(answer.copies))
+    _fill_events(response.events, engine, answer.revision, answer.notices)
+    fill_timestamp(response.lease_expire_time, answer.lease_expire_time)
+    return response
 
 
 def encode_keep_alive(engine: EngineId, answer: KeepAliveAnswer, store_epoch: int) -> pb.KeepAliveResponse:
-    return pb.KeepAliveResponse(
-        engine=encode_engine(engine, answer.state, answer.lease_expire_time, store_epoch),
-        events=_events(engine, answer.revision, answer.notices),
+    response = pb.KeepAliveResponse(
+        engine=encode_engine(engine, answer.state, answer.lease_expire_time, store_epoch)
     )
+    _fill_events(response.events, engine, answer.revision, answer.notices)
+    return response
 
 
 def encode_engine(engine: EngineId, state: EngineState, expire_time: float, store_epoch: int) -> pb.Engine:
@@ -136,18 +143,9 @@ def encode_lookup(answer: LookupAnswer) -> pb.LookupResponse:
 
 
 def encode_allocate(result: AllocateResult) -> pb.AllocateResponse:
-    gpu, cpu, disk = result.tier_tokens
-    return pb.AllocateResponse(
-        outcome=OUTCOMES[result.outcome],
-        cached_tokens=result.cached_tokens,
-        block_table=result.block_table,
-        first_block=result.first_block,
-        state=SEQUENCE_STATES[result.state],
-        frames_short=result.frames_short,
-        gpu_tokens=gpu,
-        cpu_tokens=cpu,
-        disk_tokens=disk,
-    )
+    response = pb.AllocateResponse()
+    _fill_allocate(response, result)
+    return response
 
 
 def encode_fork(result: ForkResult) -> pb.ForkResponse:
@@ -167,6 +165,20 @@ def encode_swap(result: SwapResult) -> pb.SwapResponse:
 
 def encode_copies(copies: Sequence[FrameCopy]) -> list[pb.FrameCopy]:
     return [pb.FrameCopy(source=copy.source, target=copy.target) for copy in copies]
+
+
+def _fill_allocate(response: pb.AllocateResponse, result: AllocateResult) -> None:
+    response.outcome = OUTCOMES[result.outcome]
+    response.state = SEQUENCE_STATES[result.state]
+    if result.block_table:
+        response.block_table.extend(result.block_table)
+    if result.first_block:
+        response.first_block = result.first_block
+    if result.frames_short:
+        response.frames_short = result.frames_short
+    if result.cached_tokens:
+        response.cached_tokens = result.cached_tokens
+        response.gpu_tokens, response.cpu_tokens, response.disk_tokens = result.tier_tokens
 
 
 def _result(result: Result) -> pb.Result:
@@ -197,8 +209,13 @@ def _decision(decision: Decision) -> pb.Decision:
     )
 
 
-def _events(engine: EngineId, revision: Revision, notices: Sequence[Notice]) -> pb.EventBatch:
-    return pb.EventBatch(revision=revision, events=[_event(engine, notice) for notice in notices])
+def _fill_events(
+    batch: pb.EventBatch, engine: EngineId, revision: Revision, notices: Sequence[Notice]
+) -> None:
+    # Set though it be zero: the batch is there, also where nothing has happened.
+    batch.revision = revision
+    if notices:
+        batch.events.extend([_event(engine, notice) for notice in notices])
 
 
 def _event(engine: EngineId, notice: Notice) -> pb.Event:

@@ -1,7 +1,7 @@
 """Refusals as gRPC statuses: the one table of codes, and google.rpc.ErrorInfo around it.
 
 The codes are those that the contract's comments name. A bug in the store is INTERNAL; what a
-refusal of the start-up (CONFIG_INVALID, DISK_INVALID) would be on the wire is here for
+refusal of the start-up (CONFIG_INVALID, DISK_INVALID, JOURNAL_INVALID) would be on the wire is here for
 completeness: the service doesn't come up with one.
 """
 
@@ -33,6 +33,7 @@ CODES: Mapping[str, grpc.StatusCode] = {
     "POOL_UNAVAILABLE": grpc.StatusCode.RESOURCE_EXHAUSTED,
     "CONFIG_INVALID": grpc.StatusCode.FAILED_PRECONDITION,
     "DISK_INVALID": grpc.StatusCode.FAILED_PRECONDITION,
+    "JOURNAL_INVALID": grpc.StatusCode.FAILED_PRECONDITION,
 }
 
 # A status travels in HTTP/2 headers, of which clients take 8 KiB: all texts in base64, and the message

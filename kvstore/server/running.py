@@ -17,6 +17,7 @@ from kvstore.core.events import Event, Tick, TransferEnded
 from kvstore.core.store import Store
 from kvstore.core.types import TransferId
 from kvstore.core.usage import Usage
+from kvstore.observe.journal import Journal
 from kvstore.server.clock import now
 from kvstore.server.layout import Layout
 from kvstore.server.pools import Pools
@@ -49,6 +50,8 @@ class RunningStore:
         self.layout = layout
         self.pools = pools
         self.failure: Exception | None = None
+        # Set before the first event, if at all.
+        self.journal: Journal | None = None
         self._store = store
         self._waits = waits
         self._failed = failed
@@ -64,7 +67,10 @@ class RunningStore:
         if self.failure is not None:
             raise CheckFailed(f"the store is stopping: {self.failure}")
         try:
-            effects = self._store.handle(event)
+            if self.journal is None:
+                effects = self._store.handle(event)
+            else:
+                effects = self.journal.handle(self._store, event)
             if not isinstance(effects.answer, kind):
                 raise CheckFailed(f"{type(event).__name__} was answered with {type(effects.answer).__name__}")
             self._start(effects)
@@ -90,6 +96,8 @@ class RunningStore:
         """
         self._ticker.cancel()
         ended = await asyncio.to_thread(self._movers.close, seconds)
+        if self.journal is not None:
+            await asyncio.to_thread(self.journal.close)
         if ended:
             self.pools.close()
         return ended

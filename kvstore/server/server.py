@@ -13,6 +13,8 @@ from pathlib import Path
 import grpc.aio
 
 from kvstore.core.errors import ConfigInvalid
+from kvstore.observe.folder import JournalFolder
+from kvstore.server.calls import Streams
 from kvstore.server.config import ServeConfig
 from kvstore.server.driver import Driver
 from kvstore.server.service import make_server
@@ -37,8 +39,15 @@ async def serve(config: ServeConfig) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         # They stay to the end: a second signal must not cut it short, which has bounds of its own.
         loop.add_signal_handler(number, stop.set)
+    if config.journal_path is None:
+        return await _serve(config, stop, None)
+    with JournalFolder.claim(config.journal_path, config.journal_bytes) as journal:
+        return await _serve(config, stop, journal)
+
+
+async def _serve(config: ServeConfig, stop: asyncio.Event, journal: JournalFolder | None) -> int:
     disk = DiskTier.open(config.disk_path, config.disk_bytes) if config.disk_path is not None else None
-    driver = Driver(config, disk, stop.set)
+    driver = Driver(config, disk, stop.set, journal)
     try:
         await _serve_sockets(config, driver, stop)
     finally:
@@ -49,7 +58,8 @@ async def serve(config: ServeConfig) -> int:
 
 
 async def _serve_sockets(config: ServeConfig, driver: Driver, stop: asyncio.Event) -> None:
-    server = make_server(driver, tether_path(config.socket))
+    streams = Streams()
+    server = make_server(driver, tether_path(config.socket), streams)
     bound: dict[Path, tuple[int, int]] = {}
     try:
         with claimed(config.socket), private_files():
@@ -62,6 +72,7 @@ async def _serve_sockets(config: ServeConfig, driver: Driver, stop: asyncio.Even
         await stop.wait()
         log.info("stopping")
         driver.end_waits()
+        streams.close()
         await server.stop(CALLS_SECONDS)
         await driver.drain(DRAIN_SECONDS)
     finally:

@@ -16,6 +16,7 @@ import mmap
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -77,12 +78,9 @@ class DiskTier:
             self.names = Names(rows)
             self._names_saved = len(rows)
             self._held = Held()
-            for name, entry in self._read_index().items():
-                self._held[namespace_of(name)] += stored_bytes(entry.size, self._table.page_bytes)
-                # Where their rows are lost, nobody else may come to be called so.
-                self.names.reserve(NameKind.NAMESPACE, namespace_of(name))
-                self.names.reserve(NameKind.TENANT, tenant_of(name))
-                self.names.reserve(NameKind.WRITER, entry.writer)
+            # As it was found; kept for the first that asks what is stored, as reading it takes seconds.
+            self._index: dict[bytes, BlockEntry] | None = self._read_index()
+            self._take_stock(self._index)
             if self.held_bytes > self._room_bytes:
                 # The cap was larger once. What is too much can be deleted only where there is room for that.
                 self._table.widen(HEADROOM_BYTES_MIN)
@@ -142,13 +140,15 @@ class DiskTier:
         """
         own = self.names.namespaces_of_size(block_bytes_all_ranks)
         try:
-            index = self._read_index()
+            index = self._read_index() if self._index is None else self._index
         except DiskFault as error:
             self.counts.read_errors += 1
             self._health.failed_for_good(f"damaged, delete the folder: {type(error).__name__}: {error}")
             log.error("%s: nothing is written any more: %s", self.folder, self.degraded_reason)
             return []
-        entries = {name: entry for name, entry in index.items() if namespace_of(name) in own}
+        self._index = None
+        prefixes = {namespace.to_bytes(4) for namespace in own}
+        entries = {name: entry for name, entry in index.items() if name[:4] in prefixes}
         order, orphans = order_chains(entries)
         self.counts.orphans += len(orphans)
         self._delete_many(orphans)
@@ -157,6 +157,7 @@ class DiskTier:
     def write(self, keys: Sequence[StoredKey], payloads: Sequence[Sequence[memoryview]]) -> None:
         """Stores blocks, each given as one part a rank: all of them, durably, or none."""
         check(len(keys) == len(payloads), f"{len(keys)} keys for {len(payloads)} blocks")
+        self._index = None
         batch: dict[bytes, NewBlock] = {}
         for key, parts in zip(keys, payloads, strict=True):
             name = block_name(key)
@@ -195,6 +196,7 @@ class DiskTier:
     def delete(self, keys: Sequence[StoredKey]) -> None:
         """Forgets blocks; those that aren't there are passed over. What fails is tried again later."""
         with self._writing:
+            self._index = None
             self._delete([block_name(key) for key in keys])
 
     def close(self) -> None:
@@ -203,6 +205,18 @@ class DiskTier:
         if self._claim >= 0:
             os.close(self._claim)
             self._claim = -1
+
+    def _take_stock(self, index: dict[bytes, BlockEntry]) -> None:
+        sizes = Counter([(name[:4], entry.size) for name, entry in index.items()])
+        for (namespace, size), count in sizes.items():
+            held = stored_bytes(size, self._table.page_bytes)
+            self._held[namespace_of(namespace)] += count * held
+        # Where their rows are lost, nobody else may come to be called so.
+        for domain in {name[:8] for name in index}:
+            self.names.reserve(NameKind.NAMESPACE, namespace_of(domain))
+            self.names.reserve(NameKind.TENANT, tenant_of(domain))
+        for writer in {entry.writer for entry in index.values()}:
+            self.names.reserve(NameKind.WRITER, writer)
 
     def _admit(self, batch: dict[bytes, NewBlock]) -> None:
         """The core keeps to the capacity it was told. Where it errs, or deletes have failed, this holds."""

@@ -19,10 +19,10 @@ model's KV to another. Format 1 had neither.
 import struct
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final, Self
 
 import xxhash
+from msgspec import Struct
 
 from kvstore.core.errors import check
 from kvstore.core.types import BlockKey, NamespaceId, StoredKey, TenantId, WriterId
@@ -98,8 +98,7 @@ def stored_bytes(size: int, page_bytes: int) -> int:
     return -(-(size + PAGE_HEADER_BYTES) // page_bytes) * page_bytes + INDEX_BYTES
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlockEntry:
+class BlockEntry(Struct, frozen=True, kw_only=True, gc=False):
     """`parent` is empty for the first block of a chain; 32 zero bytes in the file."""
 
     size: int
@@ -120,12 +119,13 @@ class BlockEntry:
         """ValueError where this isn't what `pack` made for this name."""
         if len(record) != _ENTRY.size + SUM_BYTES or record[0] != _ENTRY_VERSION:
             raise ValueError(f"not a block entry of version {_ENTRY_VERSION}: {record[:8].hex()}…")
-        fields, total = record[: _ENTRY.size], record[_ENTRY.size :]
-        if len(name) != _BLOCK_NAME.size or total != _sum("blocks", name, fields):
+        fields = record[: _ENTRY.size]
+        if len(name) != _BLOCK_NAME.size or not record.endswith(_sum("blocks", name, fields)):
             raise ValueError("wrong checksum of the block's entry")
         _, size, parent, checksum, writer, created_ns = _ENTRY.unpack(fields)
-        for id_ in (namespace_of(name), tenant_of(name), writer):
-            _check_id(id_)
+        namespace, tenant, _ = _BLOCK_NAME.unpack(name)
+        if not (1 <= namespace <= ID_MAX and 1 <= tenant <= ID_MAX and 1 <= writer <= ID_MAX):
+            raise ValueError(f"an id of {namespace}, {tenant} or {writer}, where 1 to {ID_MAX} are possible")
         return cls(
             size=size,
             parent=BlockKey(b"" if parent == NO_PARENT else parent),
@@ -162,11 +162,10 @@ def unpack_name_row(kind: NameKind, name: bytes, record: bytes) -> NameRow:
 
 def _sum(table: str, name: bytes, *fields: bytes) -> bytes:
     """xxh3-128. The lengths keep a byte that has moved from one part to the next from going unseen."""
-    digest = xxhash.xxh3_128(table.encode())
+    parts = [table.encode()]
     for part in (name, *fields):
-        digest.update(len(part).to_bytes(4))
-        digest.update(part)
-    return digest.digest()
+        parts += len(part).to_bytes(4), part
+    return xxhash.xxh3_128_digest(b"".join(parts))
 
 
 def _check_id(id_: int) -> None:

@@ -55,6 +55,11 @@ class KVStoreStub:
                 request_serializer=kvstore_dot_v1_dot_kvstore__pb2.StepRequest.SerializeToString,
                 response_deserializer=kvstore_dot_v1_dot_kvstore__pb2.StepResponse.FromString,
                 _registered_method=True)
+        self.StepStream = channel.stream_stream(
+                '/kvstore.v1.KVStore/StepStream',
+                request_serializer=kvstore_dot_v1_dot_kvstore__pb2.StepRequest.SerializeToString,
+                response_deserializer=kvstore_dot_v1_dot_kvstore__pb2.StepResponse.FromString,
+                _registered_method=True)
         self.Allocate = channel.unary_unary(
                 '/kvstore.v1.KVStore/Allocate',
                 request_serializer=kvstore_dot_v1_dot_kvstore__pb2.AllocateRequest.SerializeToString,
@@ -142,6 +147,18 @@ class KVStoreServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def StepStream(self, request_iterator, context):
+        """The same on one long-lived stream, which costs less a step: answers come in the
+        order of the requests, one is read when the one before is answered. A refused step
+        has changed nothing and ends the stream with the status that Step would have had;
+        steps sent after it are not looked at. UNAVAILABLE: the store is about to stop.
+        Streams carry no deadline: an engine that misses an answer cancels the stream and
+        asks again with the same number, by Step or on a new stream.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Allocate(self, request, context):
         """The same operations one at a time, for tools and simple engines. Each is a
         Step of one operation whose number the store gives and whose completed_step
@@ -213,6 +230,11 @@ def add_KVStoreServicer_to_server(servicer, server):
             ),
             'Step': grpc.unary_unary_rpc_method_handler(
                     servicer.Step,
+                    request_deserializer=kvstore_dot_v1_dot_kvstore__pb2.StepRequest.FromString,
+                    response_serializer=kvstore_dot_v1_dot_kvstore__pb2.StepResponse.SerializeToString,
+            ),
+            'StepStream': grpc.stream_stream_rpc_method_handler(
+                    servicer.StepStream,
                     request_deserializer=kvstore_dot_v1_dot_kvstore__pb2.StepRequest.FromString,
                     response_serializer=kvstore_dot_v1_dot_kvstore__pb2.StepResponse.SerializeToString,
             ),
@@ -359,6 +381,33 @@ class KVStore:
             request,
             target,
             '/kvstore.v1.KVStore/Step',
+            kvstore_dot_v1_dot_kvstore__pb2.StepRequest.SerializeToString,
+            kvstore_dot_v1_dot_kvstore__pb2.StepResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def StepStream(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/kvstore.v1.KVStore/StepStream',
             kvstore_dot_v1_dot_kvstore__pb2.StepRequest.SerializeToString,
             kvstore_dot_v1_dot_kvstore__pb2.StepResponse.FromString,
             options,

@@ -79,6 +79,14 @@ class KVStoreStub:
     STEP_GAP | STEP_MIXED, INVALID_ARGUMENT FIELD_INVALID | STEP_CHANGED (same
     number, other content), PERMISSION_DENIED TENANT.
     """
+    StepStream: _grpc.StreamStreamMultiCallable[_kvstore_pb2.StepRequest, _kvstore_pb2.StepResponse]
+    """The same on one long-lived stream, which costs less a step: answers come in the
+    order of the requests, one is read when the one before is answered. A refused step
+    has changed nothing and ends the stream with the status that Step would have had;
+    steps sent after it are not looked at. UNAVAILABLE: the store is about to stop.
+    Streams carry no deadline: an engine that misses an answer cancels the stream and
+    asks again with the same number, by Step or on a new stream.
+    """
     Allocate: _grpc.UnaryUnaryMultiCallable[_kvstore_pb2.AllocateRequest, _kvstore_pb2.AllocateResponse]
     """The same operations one at a time, for tools and simple engines. Each is a
     Step of one operation whose number the store gives and whose completed_step
@@ -131,6 +139,14 @@ class KVStoreAsyncStub(KVStoreStub):
     Errors: NOT_FOUND ENGINE_EXPIRED | SEQUENCE_UNKNOWN, FAILED_PRECONDITION
     STEP_GAP | STEP_MIXED, INVALID_ARGUMENT FIELD_INVALID | STEP_CHANGED (same
     number, other content), PERMISSION_DENIED TENANT.
+    """
+    StepStream: _aio.StreamStreamMultiCallable[_kvstore_pb2.StepRequest, _kvstore_pb2.StepResponse]  # type: ignore[assignment]
+    """The same on one long-lived stream, which costs less a step: answers come in the
+    order of the requests, one is read when the one before is answered. A refused step
+    has changed nothing and ends the stream with the status that Step would have had;
+    steps sent after it are not looked at. UNAVAILABLE: the store is about to stop.
+    Streams carry no deadline: an engine that misses an answer cancels the stream and
+    asks again with the same number, by Step or on a new stream.
     """
     Allocate: _aio.UnaryUnaryMultiCallable[_kvstore_pb2.AllocateRequest, _kvstore_pb2.AllocateResponse]  # type: ignore[assignment]
     """The same operations one at a time, for tools and simple engines. Each is a
@@ -205,6 +221,20 @@ class KVStoreServicer(metaclass=_abc_1.ABCMeta):
         Errors: NOT_FOUND ENGINE_EXPIRED | SEQUENCE_UNKNOWN, FAILED_PRECONDITION
         STEP_GAP | STEP_MIXED, INVALID_ARGUMENT FIELD_INVALID | STEP_CHANGED (same
         number, other content), PERMISSION_DENIED TENANT.
+        """
+
+    @_abc_1.abstractmethod
+    def StepStream(
+        self,
+        request_iterator: _MaybeAsyncIterator[_kvstore_pb2.StepRequest],
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_kvstore_pb2.StepResponse], _abc.AsyncIterator[_kvstore_pb2.StepResponse]]:
+        """The same on one long-lived stream, which costs less a step: answers come in the
+        order of the requests, one is read when the one before is answered. A refused step
+        has changed nothing and ends the stream with the status that Step would have had;
+        steps sent after it are not looked at. UNAVAILABLE: the store is about to stop.
+        Streams carry no deadline: an engine that misses an answer cancels the stream and
+        asks again with the same number, by Step or on a new stream.
         """
 
     @_abc_1.abstractmethod

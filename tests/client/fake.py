@@ -46,6 +46,7 @@ class FakeService(rpc.KVStoreServicer):
         self.engines: dict[str, pb.AttachResponse] = {}  # By request id.
         self.lease_seconds = 10.0
         self.steps_applied = 0
+        self.streams = 0  # So many were opened.
         self._stopped = False
         self._answers: dict[str, tuple[bytes, pb.StepResponse]] = {}  # The last step of each engine.
         self._frame_next = 0
@@ -136,6 +137,11 @@ class FakeService(rpc.KVStoreServicer):
             self._answers[request.engine] = content, answer
         self.after("Step")
         return answer
+
+    def StepStream(self, requests, context):
+        self.streams += 1
+        for request in requests:
+            yield self.Step(request, context)
 
     def Lookup(self, request, context):
         self._enter("Lookup", request, context)

@@ -24,6 +24,7 @@ from kvstore.client import (
     Refused,
     ServiceLost,
     default_address,
+    map_shared_rank,
     operations,
 )
 from kvstore.client.address import to_address
@@ -42,6 +43,7 @@ def nothing_of_the_client_is_left() -> Iterator[None]:
     """The fixture for all tests looks neither at daemon threads, as keep-alive is one, nor at mappings."""
     yield
     assert keep_alive_threads() == []
+    assert wait_until(lambda: senders() == [])
     assert "memfd:kvstore-fake" not in Path("/proc/self/maps").read_text()
 
 
@@ -57,6 +59,11 @@ def client(fake) -> Iterator[Client]:
     with Client(fake.address) as made:
         made.attach(layout())
         yield made
+
+
+def senders() -> list[threading.Thread]:
+    """gRPC's, one a stream: they wait in our code for the next step."""
+    return [thread for thread in threading.enumerate() if thread.name == "kvstore-steps"]
 
 
 def keep_alive_threads() -> list[threading.Thread]:
@@ -103,6 +110,25 @@ def test_only_the_ranks_asked_for_are_mapped(tmp_path):
         assert client.step([]).step == 1
     with Client(fake.address) as client, pytest.raises(ClientError, match="there is no rank 3"):
         client.attach(layout(ranks=3), map_ranks=[0, 3])
+    fake.stop()
+
+
+def test_a_rank_that_is_not_mapped_here_can_be_shared_once(tmp_path):
+    fake = FakeService(tmp_path, ranks=2)
+    with Client(fake.address) as client:
+        client.attach(layout(ranks=2), map_ranks=[0])
+        for rank in (0, 2, -1):
+            with pytest.raises(ClientError, match=f"rank {rank} can't be shared: of 2 ranks, .0. are mapped"):
+                client.share_rank(rank)
+        shared = client.share_rank(1)
+        pool = map_shared_rank(shared)
+        assert (pool.rank, pool.block_bytes, pool.frames.shape) == (1, BLOCK_BYTES, (FRAMES, STRIDE))
+        pool.frames[3, :2] = [7, 8]
+        assert fake.frames(1)[3, :2].tolist() == [7, 8]
+        with pytest.raises(ServiceLost, match="no pool of rank 1"):
+            map_shared_rank(shared)
+        assert len(fake.tethers) == 2
+        pool.close()
     fake.stop()
 
 
@@ -216,6 +242,30 @@ def test_a_refusal_says_why_and_leaves_the_number_unused(client, fake):
     with pytest.raises(Refused) as gap:
         client.step([])
     assert (gap.value.reason, gap.value.field, gap.value.value) == ("STEP_GAP", "step", "2")
+
+
+def test_steps_go_over_one_stream_until_one_fails(client, fake):
+    for _ in range(3):
+        client.step([])
+    assert (fake.streams, len(senders())) == (1, 1)
+    fake.refusals["Step"] = [(grpc.StatusCode.INVALID_ARGUMENT, "FIELD_INVALID")]
+    with pytest.raises(Refused):
+        client.step([])
+    assert client.step([]).step == 4
+    assert fake.streams == 2
+    assert wait_until(lambda: len(senders()) == 1)
+
+
+def test_an_answer_may_wait_for_longer_than_a_deadline(fake):
+    """A long forward pass between a step that was sent ahead and its result is nobody's fault."""
+    with Client(fake.address, deadline_seconds=0.05) as client:
+        client.attach(layout())
+        pending = client.start_step([operations.allocate(1, 16)], completed_step=0)
+        threading.Event().wait(0.3)  # The time itself is what is tested: six deadlines long.
+        assert pending.result().step == 1
+        assert (fake.streams, fake.count("Step")) == (1, 1)
+        assert client.step([]).step == 2
+        assert fake.streams == 1
 
 
 def test_a_failed_step_is_told_once(client, fake):
@@ -532,6 +582,8 @@ def test_an_interrupted_step_can_be_asked_for_again(client, fake, monkeypatch):
         client.step([])
     assert pending.result().step == 1
     assert fake.steps_applied == 1
+    # The answer that nobody took from the stream is not taken for the next one's.
+    assert client.step([operations.allocate(2, 16)]).step == 2
 
 
 def interrupt(*_):

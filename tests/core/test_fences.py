@@ -86,7 +86,7 @@ def test_a_block_that_two_engines_share_is_held_until_both_have_passed() -> None
     row = one.sequence(1).rows[0]
     one.step(free(1))
     two.step(free(1), completed=1)
-    assert (blocks.live[row], blocks.limbo[row]) == (0, 1)
+    assert (blocks.refs[row], blocks.limbo[row]) == (1, 1)
     third = Caller(world, 3)
     assert third.allocate(1, 20).outcome is Outcome.LATER
     two.keep_alive(completed=2)
@@ -167,3 +167,14 @@ def test_nothing_of_one_engine_waits_for_another() -> None:
     assert world.free_frames()[0] == 2
     two.keep_alive(completed=1)
     assert world.free_frames()[0] == 4
+
+
+def test_two_that_share_blocks_and_end_in_two_steps_may_pass_together() -> None:
+    caller = Caller(World(make_store(gpu_frames=8)))
+    caller.step(allocate(1, 8), completed=0)
+    caller.step(fork(1, 2), completed=0)
+    caller.step(free(1), completed=0)
+    caller.step(free(2), completed=0)
+    assert caller.world.free_frames() == (6, 0, 0)
+    caller.step()
+    assert caller.world.free_frames() == (8, 0, 0)

@@ -161,3 +161,16 @@ def test_case_1_22_a_lookup_promises_nothing() -> None:
     assert caller.lookup(KEYS).blocks_cached == 0
     result = caller.allocate(2, 17, KEYS)
     assert (result.outcome, result.cached_tokens) == (Outcome.OK, 0)
+
+
+@pytest.mark.parametrize("places", [(1, 2, 3), (0, 2, 3), (0, 1, 3), (0, 0, 1), (3,)], ids=str)
+def test_case_1_40_keys_out_of_their_places_find_nothing_there(places: tuple[int, ...]) -> None:
+    """The engine is at fault; what it would read there was computed for other positions."""
+    caller = Caller(World(make_store()))
+    caller.cache(text(1, 16))
+    keys = keys_of(text(1, 16))
+    asked = [keys[place] for place in places]
+    right = [place for i, place in enumerate(places) if places[: i + 1] == tuple(range(i + 1))]
+    assert caller.lookup(asked).blocks_cached == len(right)
+    result = caller.allocate(1, 4 * len(asked) + 1, asked)
+    assert result.cached_tokens == 4 * len(right)

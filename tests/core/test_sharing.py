@@ -3,7 +3,7 @@
 import pytest
 
 from kvstore.core.effects import AllocateResult, ForkResult
-from kvstore.core.types import Outcome, SequenceState
+from kvstore.core.types import Outcome, Retention, SequenceState
 from tests.core.caller import Caller
 from tests.core.ops import allocate, commit, fork, free, swap_in, swap_out
 from tests.core.shadow import CopyFrame
@@ -197,3 +197,18 @@ def test_case_2_01_any_order_of_letting_go_ends_in_the_free_list_once() -> None:
         world.drain()
         caller.step()
         assert world.free_frames()[:2] == (4, 4), order
+
+
+@pytest.mark.parametrize("parent_first", [True, False])
+def test_what_a_fork_shares_is_not_discarded_with_one_of_the_two(parent_first: bool) -> None:
+    """Discarded are blocks that only this sequence ever used; the other's go to disk as they should."""
+    caller = Caller(World(make_store(cpu_frames=8, disk_frames=8)))
+    caller.begin(1, text(1, 12), session="chat")
+    caller.step(fork(1, 2), allocate(2, 15))
+    frees = [free(1, retention=Retention.SESSION), free(2, retention=Retention.DISCARD)]
+    for operation in frees if parent_first else frees[::-1]:
+        caller.step(operation)
+    caller.step()
+    caller.world.drain()
+    assert caller.lookup(keys_of(text(1, 12))).blocks_cached == 3
+    assert caller.world.free_frames()[2] == 8 - 3

@@ -91,7 +91,6 @@ def freeing_one_by_one(count: int) -> list[Operation]:
         growing,
         staying,
         beginning,
-        beginning_with_hits,
         committing,
         freeing,
         freeing_one_by_one,
@@ -110,6 +109,17 @@ def test_the_number_of_numpy_calls_does_not_grow_with_the_sequences(
     few, many = costs
     assert few > 0
     assert many <= few + 2, costs
+
+
+def test_a_cached_prefix_costs_a_few_calls_for_its_chain() -> None:
+    """Each is looked at for itself: that every block hangs on the one before it."""
+    costs = []
+    for count in (FEW, MANY):
+        caller = crowd(count)
+        caller.cache(text(7, 8))
+        costs.append(cost_of(caller, *beginning_with_hits(count)))
+    few, many = costs
+    assert (many - few) / (MANY - FEW) <= 4
 
 
 def test_the_counter_counts() -> None:

@@ -1,11 +1,13 @@
 """Least recently used, against a plain slow reference."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Collection
 
+import numpy as np
 import pytest
 
-from kvstore.core.types import BlockRow, Tier
+from kvstore.core.ports import RowSource
+from kvstore.core.types import Rows, Tier
 from kvstore.policy import eviction
 from kvstore.policy.eviction import Lru
 
@@ -14,90 +16,100 @@ class Slow:
     """The same order as a list, searched from its front each time."""
 
     def __init__(self) -> None:
-        self.orders: dict[Tier, list[BlockRow]] = {tier: [] for tier in Tier}
+        self.orders: dict[Tier, list[int]] = {tier: [] for tier in Tier}
 
-    def touch(self, tier: Tier, rows: Sequence[BlockRow]) -> None:
+    def touch(self, tier: Tier, rows: list[int]) -> None:
         self.forget(tier, rows)
         self.orders[tier] += rows
 
-    def forget(self, tier: Tier, rows: Sequence[BlockRow]) -> None:
+    def forget(self, tier: Tier, rows: list[int]) -> None:
         self.orders[tier] = [row for row in self.orders[tier] if row not in rows]
 
-    def victims(self, tier: Tier, count: int, fixed: set[BlockRow]) -> list[BlockRow]:
+    def victims(self, tier: Tier, count: int, fixed: Collection[int]) -> list[int]:
         return [row for row in self.orders[tier] if row not in fixed][:count]
 
 
-def all_but(fixed: set[BlockRow]):
-    return lambda rows: [row for row in rows if row not in fixed]
+def make_lru(capacity: int = 1000) -> Lru:
+    lru = Lru()
+    lru.begin(capacity)
+    return lru
 
 
-def rows(*numbers: int) -> list[BlockRow]:
-    return [BlockRow(number) for number in numbers]
+def every(rows: Rows) -> Rows:
+    return rows
+
+
+def all_but(fixed: Collection[int]) -> RowSource:
+    return lambda rows: rows[~np.isin(rows, list(fixed))]
+
+
+def rows(*numbers: int) -> Rows:
+    return np.array(numbers, np.intp)
 
 
 def test_the_block_used_longest_ago_goes_first() -> None:
-    lru = Lru()
+    lru = make_lru()
     lru.touch(Tier.GPU, rows(1, 2, 3))
     lru.touch(Tier.GPU, rows(1))
-    assert lru.victims(Tier.GPU, 2, list) == rows(2, 3)
+    assert lru.victims(Tier.GPU, 2, every).tolist() == [2, 3]
 
 
 def test_of_a_chain_touched_from_its_tail_the_tail_goes_first() -> None:
-    lru = Lru()
+    lru = make_lru()
     lru.touch(Tier.GPU, rows(13, 12, 11))
     lru.touch(Tier.GPU, rows(23, 22, 11))
-    assert lru.victims(Tier.GPU, 9, list) == rows(13, 12, 23, 22, 11)
+    assert lru.victims(Tier.GPU, 9, every).tolist() == [13, 12, 23, 22, 11]
 
 
 def test_a_chain_touched_again_in_part_keeps_its_head_longest() -> None:
-    lru = Lru()
+    lru = make_lru()
     lru.touch(Tier.GPU, rows(14, 13, 12, 11))
     lru.touch(Tier.GPU, rows(12, 11))
-    assert lru.victims(Tier.GPU, 4, list) == rows(14, 13, 12, 11)
+    assert lru.victims(Tier.GPU, 4, every).tolist() == [14, 13, 12, 11]
 
 
 def test_what_was_forgotten_is_no_victim() -> None:
-    lru = Lru()
+    lru = make_lru()
     lru.touch(Tier.GPU, rows(1, 2, 3))
     lru.forget(Tier.GPU, rows(2, 99))
-    assert lru.victims(Tier.GPU, 9, list) == rows(1, 3)
+    assert lru.victims(Tier.GPU, 9, every).tolist() == [1, 3]
 
 
 def test_tiers_have_orders_of_their_own() -> None:
-    lru = Lru()
+    lru = make_lru()
     lru.touch(Tier.GPU, rows(1, 2))
     lru.touch(Tier.CPU, rows(2, 1))
     lru.forget(Tier.GPU, rows(1))
-    assert lru.victims(Tier.GPU, 9, list) == rows(2)
-    assert lru.victims(Tier.CPU, 9, list) == rows(2, 1)
-    assert lru.victims(Tier.DISK, 9, list) == []
+    assert lru.victims(Tier.GPU, 9, every).tolist() == [2]
+    assert lru.victims(Tier.CPU, 9, every).tolist() == [2, 1]
+    assert lru.victims(Tier.DISK, 9, every).tolist() == []
 
 
 def test_asking_changes_nothing() -> None:
-    lru = Lru()
+    lru = make_lru()
     lru.touch(Tier.CPU, rows(*range(1000)))
-    first = lru.victims(Tier.CPU, 600, list)
-    assert lru.victims(Tier.CPU, 600, list) == first
-    assert lru.victims(Tier.CPU, 2000, list) == rows(*range(1000))
+    first = lru.victims(Tier.CPU, 600, every).tolist()
+    assert lru.victims(Tier.CPU, 600, every).tolist() == first
+    assert lru.victims(Tier.CPU, 2000, every).tolist() == list(range(1000))
 
 
 def test_only_removable_blocks_are_victims_and_fewer_are_told_when_there_are_fewer() -> None:
-    lru = Lru()
+    lru = make_lru()
     lru.touch(Tier.GPU, rows(*range(10)))
-    odd = {row for row in rows(*range(10)) if row % 2}
-    assert lru.victims(Tier.GPU, 3, all_but(odd)) == rows(0, 2, 4)
-    assert lru.victims(Tier.GPU, 9, all_but(odd)) == rows(0, 2, 4, 6, 8)
-    assert lru.victims(Tier.GPU, 1, lambda candidates: []) == []
+    odd = range(1, 10, 2)
+    assert lru.victims(Tier.GPU, 3, all_but(odd)).tolist() == [0, 2, 4]
+    assert lru.victims(Tier.GPU, 9, all_but(odd)).tolist() == [0, 2, 4, 6, 8]
+    assert lru.victims(Tier.GPU, 1, lambda candidates: candidates[:0]).tolist() == []
 
 
 def test_a_child_and_its_parent_may_go_together_from_anywhere_in_the_order() -> None:
     """What may go depends on what goes before it: the policy asks about all candidates so far."""
-    lru = Lru()
+    lru = make_lru()
     lru.touch(Tier.GPU, rows(*range(1000)))
 
-    def removable(candidates: Sequence[BlockRow]) -> list[BlockRow]:
+    def removable(candidates: Rows) -> Rows:
         # Block 0 hangs on nothing and all others on it.
-        return [*candidates[1:], BlockRow(0)] if len(candidates) == 1000 else list(candidates[1:])
+        return np.roll(candidates, -1) if len(candidates) == 1000 else candidates[1:]
 
     assert lru.victims(Tier.GPU, 1000, removable)[-1] == 0
 
@@ -106,34 +118,35 @@ def test_a_child_and_its_parent_may_go_together_from_anywhere_in_the_order() -> 
 def test_it_agrees_with_the_reference(window: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(eviction, "WINDOW", window)
     rng = random.Random(window)
-    lru, slow = Lru(), Slow()
+    lru, slow = make_lru(60), Slow()
     for _ in range(1500):
         tier = rng.choice(list(Tier))
-        some = [BlockRow(row) for row in rng.sample(range(60), rng.randrange(8))]
+        some = rng.sample(range(60), rng.randrange(8))
         match rng.randrange(4):
             case 0 | 1:
-                lru.touch(tier, some)
+                lru.touch(tier, rows(*some))
                 slow.touch(tier, some)
             case 2:
-                lru.forget(tier, some)
+                lru.forget(tier, rows(*some))
                 slow.forget(tier, some)
             case 3:
-                fixed = {BlockRow(row) for row in rng.sample(range(60), 30)}
+                fixed = rng.sample(range(60), 30)
                 count = rng.randrange(1, 40)
-                assert lru.victims(tier, count, all_but(fixed)) == slow.victims(tier, count, fixed)
+                victims = lru.victims(tier, count, all_but(fixed))
+                assert victims.tolist() == slow.victims(tier, count, fixed)
 
 
 def test_a_scan_looks_at_a_row_a_bounded_number_of_times() -> None:
     """Row 6.15: what evicting one block costs does not grow with what is cached."""
     looked = []
     for population in (10_000, 100_000):
-        lru = Lru()
-        lru.touch(Tier.CPU, rows(*range(population)))
+        lru = make_lru(population)
+        lru.touch(Tier.CPU, np.arange(population))
         asked: list[int] = []
 
-        def removable(candidates: Sequence[BlockRow], asked: list[int] = asked) -> list[BlockRow]:
+        def removable(candidates: Rows, asked: list[int] = asked) -> Rows:
             asked.append(len(candidates))
-            return list(candidates)
+            return candidates
 
         lru.victims(Tier.CPU, 8, removable)
         looked.append(sum(asked))

@@ -169,7 +169,8 @@ def open_tether(path: str, secret: bytes) -> tuple[socket.socket, int]:
 
 
 def key(number: int) -> bytes:
-    return number.to_bytes(32, "little")
+    """Never 32 zeros, which mean no parent on disk."""
+    return (number + 1).to_bytes(32, "little")
 
 
 def content(number: int) -> bytes:

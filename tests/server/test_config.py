@@ -26,10 +26,13 @@ def test_flags_become_one_record(tmp_path: Path) -> None:
         disk_bytes="1GB",
         tenants=["ann", "bob"],
         lease=2.5,
+        journal=str(tmp_path / "j"),
+        journal_bytes="64MiB",
     )
     assert config.socket == Path("/run/k.sock")
     assert (config.gpu_bytes, config.cpu_bytes, config.disk_bytes) == (4 * GIB, 3 * GIB // 2, 10**9)
     assert (config.disk_path, config.tenants, config.lease_seconds) == (tmp_path, ("ann", "bob"), 2.5)
+    assert (config.journal_path, config.journal_bytes) == (tmp_path / "j", 64 * 2**20)
     assert parse().tenants == ("default",)
 
 
@@ -80,6 +83,15 @@ def test_sizes_for_people() -> None:
         ("--disk-bytes", {"disk": "/d", "cpu": "1GiB", "disk_bytes": "1MiB"}),
         ("--disk-bytes", {"disk": "/d", "cpu": "1GiB", "disk_bytes": "10%"}),
         ("--disk-bytes", {"disk_bytes": "1GiB"}),
+        ("--journal", {"journal": "/j"}),
+        ("--journal", {"journal": " ", "journal_bytes": "1GiB"}),
+        (
+            "--journal",
+            {"journal": "/d", "journal_bytes": "1GiB", "disk": "/d", "cpu": "1GiB", "disk_bytes": "1GiB"},
+        ),
+        ("--journal-bytes", {"journal_bytes": "1GiB"}),
+        ("--journal-bytes", {"journal": "/j", "journal_bytes": "1000KiB"}),
+        ("--journal-bytes", {"journal": "/j", "journal_bytes": "10%"}),
         ("--tenant", {"tenants": ["a", "a"]}),
         ("--tenant", {"tenants": [""]}),
         ("--tenant", {"tenants": ["a\nb"]}),

@@ -104,7 +104,8 @@ def keep_alive(engine: EngineId, completed: int = 0) -> events.KeepAlive:
 
 
 def key(number: int) -> BlockKey:
-    return BlockKey(number.to_bytes(32, "little"))
+    """Never 32 zeros, which mean no parent on disk."""
+    return BlockKey((number + 1).to_bytes(32, "little"))
 
 
 def commit_turn(driver: Driver, engine: EngineId, blocks: int) -> None:

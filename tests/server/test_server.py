@@ -508,12 +508,18 @@ def test_status_without_a_service_is_one_line(folder: Path) -> None:
     assert "none.sock" in done.stderr
 
 
-def test_bytes_that_are_no_message_are_one_line_in_the_log(service: Service) -> None:
+def test_every_method_refuses_bytes_that_are_no_message_without_a_word_in_the_log(service: Service) -> None:
+    contract = pb.DESCRIPTOR.services_by_name["KVStore"]
     with grpc.insecure_channel(f"unix:{service.socket}") as channel:
-        step = channel.unary_unary("/kvstore.v1.KVStore/Step", bytes, bytes)
-        with pytest.raises(grpc.RpcError):
-            step(b"\xff\xff\xff", timeout=DEADLINE_SECONDS)
-    until(lambda: service.log, lambda log: "refused a message" in log)
+        for method in contract.methods:
+            call = channel.stream_stream(f"/{contract.full_name}/{method.name}", bytes, bytes)
+            with pytest.raises(grpc.RpcError) as error:
+                next(call(iter([b"\xff\xff\xff"]), timeout=DEADLINE_SECONDS))
+            assert error.value.code() is grpc.StatusCode.INVALID_ARGUMENT, method.name
+            told = refusal(error.value)
+            assert (told.reason, told.metadata["field"]) == ("FIELD_INVALID", "request"), method.name
+    assert service.end() == 0
+    assert "WARNING" not in service.log
     assert "Traceback" not in service.log
 
 

@@ -1,0 +1,28 @@
+"""The operations of a step by kind: a step is checked and applied one kind after the other."""
+
+from collections.abc import Sequence as Many
+from typing import Any, TypeVar
+
+from kvstore.core.events import Allocate, Commit, EndSession, Fork, Free, Operation, Swap, UpdateActivity
+
+__all__ = ["Phases"]
+
+K = TypeVar("K", Allocate, Commit, EndSession, Fork, Free, Swap, UpdateActivity)
+Placed = list[tuple[int, K]]
+
+
+class Phases:
+    """Each operation with its place in the step, sorted once."""
+
+    def __init__(self, operations: Many[Operation]) -> None:
+        self.count = len(operations)
+        self._of_kind: dict[type, list[Any]] = {}
+        for placed in enumerate(operations):
+            kind = type(placed[1])
+            if kind in self._of_kind:
+                self._of_kind[kind].append(placed)
+            else:
+                self._of_kind[kind] = [placed]
+
+    def of(self, kind: type[K]) -> "Placed[K]":
+        return self._of_kind.get(kind, [])

@@ -1,0 +1,81 @@
+"""What a store was made of, as a heading, and a store made of a heading.
+
+A policy is written down by the name of its class and the numbers it was made with. One that is not
+listed here can't be journaled: nobody could replay it.
+"""
+
+from kvstore.core.config import StoreConfig
+from kvstore.core.errors import JournalInvalid
+from kvstore.core.ports import EvictionPolicy, SwapPolicy
+from kvstore.core.store import Store
+from kvstore.observe.records import FORMAT, Heading, Policy
+from kvstore.policy.eviction import Lru
+from kvstore.policy.swap import LengthThreshold
+
+__all__ = ["heading_of", "make_store"]
+
+LRU = Policy(name="Lru")
+LENGTH_THRESHOLD = "LengthThreshold"
+
+
+def heading_of(
+    config: StoreConfig,
+    eviction: EvictionPolicy,
+    swap: SwapPolicy,
+    *,
+    build: str,
+    store_epoch: int = 0,
+    start_time: float = 0.0,
+    start_wall: float = 0.0,
+) -> Heading:
+    """Of a run that begins: its store is made of these and has seen no event yet."""
+    return Heading(
+        format=FORMAT,
+        build=build,
+        store_epoch=store_epoch,
+        first_entry=1,
+        start_time=start_time,
+        start_wall=start_wall,
+        config=config,
+        eviction=_describe_eviction(eviction),
+        swap=_describe_swap(swap),
+    )
+
+
+def make_store(heading: Heading) -> Store:
+    return Store(heading.config, _make_eviction(heading.eviction), _make_swap(heading.swap))
+
+
+def _describe_eviction(policy: EvictionPolicy) -> Policy:
+    if type(policy) is Lru:
+        return LRU
+    raise _unknown(type(policy).__name__)
+
+
+def _make_eviction(policy: Policy) -> EvictionPolicy:
+    if policy == LRU:
+        return Lru()
+    raise _unknown(policy.name)
+
+
+def _describe_swap(policy: SwapPolicy) -> Policy:
+    if type(policy) is LengthThreshold:
+        parameters = (("drop_tokens_max", float(policy.drop_tokens_max)),)
+        return Policy(name=LENGTH_THRESHOLD, parameters=parameters)
+    raise _unknown(type(policy).__name__)
+
+
+def _make_swap(policy: Policy) -> SwapPolicy:
+    match policy:
+        case Policy(name="LengthThreshold", parameters=(("drop_tokens_max", most),)):
+            return LengthThreshold(int(most))
+    raise _unknown(policy.name)
+
+
+def _unknown(name: str) -> JournalInvalid:
+    return JournalInvalid(
+        "a policy that this version can't make for a replay",
+        field="policy",
+        value=name,
+        remedy="use the version that wrote the journal, or list the policy in kvstore/observe/making.py",
+    )

@@ -1,0 +1,1 @@
+"""Generated from protos/kvstore/observe/v1: the format of the journal."""

@@ -1,0 +1,144 @@
+"""Events, results and notices in words: one short line each."""
+
+from collections.abc import Iterable
+
+from kvstore.core.effects import (
+    AllocateResult,
+    Decision,
+    Notice,
+    PressureChanged,
+    Result,
+    SwapResult,
+    UpdateActivityResult,
+)
+from kvstore.core.events import (
+    Allocate,
+    Attach,
+    BlocksFound,
+    Commit,
+    Detach,
+    EndSession,
+    Event,
+    Fork,
+    Free,
+    KeepAlive,
+    Lookup,
+    Operation,
+    Single,
+    Step,
+    Swap,
+    TetherOpened,
+    TethersClosed,
+    TransferEnded,
+    UpdateActivity,
+)
+from kvstore.core.types import Direction, Outcome
+
+__all__ = [
+    "count",
+    "event_words",
+    "notice_words",
+    "numbers",
+    "operation_words",
+    "result_words",
+]
+
+NUMBERS_MAX = 16
+
+
+def count(number: int, thing: str) -> str:
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
+def numbers(values: Iterable[int]) -> str:
+    all_values = list(values)
+    shown = " ".join(map(str, all_values[:NUMBERS_MAX]))
+    left = len(all_values) - NUMBERS_MAX
+    return f"{shown} and {left} more" if left > 0 else shown
+
+
+def event_words(event: Event) -> str:
+    match event:
+        case Step():
+            operations = ", ".join(map(operation_words, event.operations)) or "nothing"
+            return (
+                f"step {event.step} of engine {event.engine}, {event.completed_step} completed: {operations}"
+            )
+        case Single():
+            return f"engine {event.engine}: {operation_words(event.operation)}"
+        case KeepAlive():
+            return f"engine {event.engine} keeps alive, step {event.completed_step} completed"
+        case Attach():
+            return f"engine {event.engine} attaches (build {event.build})"
+        case Detach():
+            return f"engine {event.engine} detaches"
+        case Lookup():
+            return f"engine {event.engine} looks up {count(len(event.block_keys), 'block')}"
+        case TetherOpened():
+            return f"process {event.pid} maps the pools for engine {event.engine}"
+        case TethersClosed():
+            return f"no process maps the pools for engine {event.engine} any more"
+        case TransferEnded():
+            failed = f", failed for places {numbers(event.failed)}" if event.failed else ""
+            return f"transfer {event.transfer} ended{failed}"
+        case BlocksFound():
+            return f"{count(len(event.blocks), 'block')} found on disk"
+    return "tick"
+
+
+def operation_words(operation: Operation) -> str:
+    match operation:
+        case Allocate():
+            session = f", session {operation.session}" if operation.session else ""
+            tenant = f" of {operation.tenant}" if operation.tenant else ""
+            tokens = count(operation.token_count, "token")
+            return f"Allocate sequence {operation.sequence}, {tokens}{session}{tenant}"
+        case Fork():
+            return f"Fork sequence {operation.parent} to {numbers(operation.children)}"
+        case Swap():
+            filled = f", {operation.filled_tokens} tokens filled" if operation.filled_tokens else ""
+            mode = f" ({operation.mode.name})" if operation.direction is Direction.OUT else ""
+            return f"Swap {operation.direction.name} sequence {operation.sequence}{mode}{filled}"
+        case Free():
+            return f"Free sequence {numbers(operation.sequences)} ({operation.retention.name})"
+        case Commit():
+            first, blocks = operation.first_block, count(len(operation.block_keys), "block")
+            return f"Commit sequence {operation.sequence}, {blocks} from {first} on"
+        case UpdateActivity():
+            delay = operation.resume_delay_seconds
+            back = f", back in {delay:g} s" if delay >= 0 else ""
+            return f"UpdateActivity sequence {operation.sequence}: {operation.activity.name}{back}"
+        case EndSession():
+            return f"EndSession {operation.session}"
+
+
+def result_words(result: Result, blocks: int = 0, block_tokens: int = 1) -> str:
+    """`blocks`: of how many it is told how many were cached."""
+    match result:
+        case AllocateResult() | SwapResult():
+            words = [result.outcome.name, result.state.name]
+            if result.outcome is not Outcome.OK:
+                words.append(f"{count(result.frames_short, 'frame')} short")
+            elif isinstance(result, AllocateResult):
+                if blocks:
+                    words.append(f"{result.cached_tokens // block_tokens} of {count(blocks, 'block')} cached")
+            elif result.block_table:
+                words.append(f"{count(result.valid_tokens, 'token')} valid")
+            if isinstance(result, SwapResult) and result.decision is not None:
+                words.append(_decision_words(result.decision))
+            return ", ".join(words)
+        case UpdateActivityResult():
+            return f"{result.outcome.name}, {result.state.name}"
+    return "OK"
+
+
+def notice_words(notice: Notice) -> str:
+    if isinstance(notice, PressureChanged):
+        return f"pressure on {notice.tier.name} is {notice.pressure.name}"
+    valid = f", {count(notice.valid_tokens, 'token')} valid" if notice.block_table else ""
+    return f"sequence {notice.sequence} is {notice.state.name}{valid}"
+
+
+def _decision_words(decision: Decision) -> str:
+    inputs = ", ".join(f"{name} {value:g}" for name, value in decision.inputs)
+    return f"{decision.chosen} chosen ({inputs})"

@@ -1,0 +1,124 @@
+"""What all methods of the contract share: bytes in, bytes out, refusals and bugs as statuses.
+
+Handlers get bytes, and not messages that gRPC has made: so the size of a message is known for nothing, and
+bytes that are no message are refused as whatever else is wrong with a request.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TypeAlias, TypeVar
+
+import grpc
+import grpc.aio
+from google.protobuf.message import DecodeError, Message
+
+from kvstore.core.errors import CheckFailed, FieldInvalid, KVStoreError
+from kvstore.server.errors import status_of
+
+__all__ = ["MESSAGE_BYTES_MAX", "Handler", "Streams", "answering", "streaming", "waiting"]
+
+MESSAGE_BYTES_MAX = 64 << 20
+
+Request = TypeVar("Request", bound=Message)
+Handler: TypeAlias = "grpc.RpcMethodHandler[bytes, bytes]"
+Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
+
+log = logging.getLogger(__name__)
+
+
+def answering(kind: type[Request], method: Callable[[Request], Message]) -> Handler:
+    """A method that answers at once."""
+
+    async def call(data: bytes, context: Context) -> bytes:
+        try:
+            return method(_parse(kind, data)).SerializeToString()
+        except Exception as error:
+            await context.abort_with_status(_status(error))
+
+    return grpc.unary_unary_rpc_method_handler(call)
+
+
+def waiting(kind: type[Request], method: Callable[[Request], Awaitable[Message]]) -> Handler:
+    """A method that may have to wait for its answer."""
+
+    async def call(data: bytes, context: Context) -> bytes:
+        try:
+            return (await method(_parse(kind, data))).SerializeToString()
+        except Exception as error:
+            await context.abort_with_status(_status(error))
+
+    return grpc.unary_unary_rpc_method_handler(call)
+
+
+def streaming(kind: type[Request], method: Callable[[Request], Message], streams: "Streams") -> Handler:
+    """A method that answers at once, on a stream of calls. A refusal ends the stream with its status.
+
+    A request is read when the one before is answered: what was sent ahead waits in gRPC, which bounds it.
+    """
+
+    async def call(_: AsyncIterator[bytes], context: Context) -> None:
+        try:
+            while (data := await streams.read(context)) is not None:
+                await context.write(method(_parse(kind, data)).SerializeToString())
+        except _Stopped:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "the service is stopping")
+        except Exception as error:
+            await context.abort_with_status(_status(error))
+
+    return grpc.stream_stream_rpc_method_handler(call)
+
+
+class Streams:
+    """Those that wait for their next request. They have no deadline, so a stop has to end them."""
+
+    def __init__(self) -> None:
+        self._reading: set[asyncio.Task[None] | None] = set()
+        self._closed = False
+
+    async def read(self, context: Context) -> bytes | None:
+        """None: the caller sends no more."""
+        if self._closed:
+            raise _Stopped
+        task = asyncio.current_task()
+        self._reading.add(task)
+        try:
+            # Bytes, as the types have it, or at the end gRPC's EOF.
+            data: object = await context.read()
+        except asyncio.CancelledError:
+            if self._closed:
+                raise _Stopped from None
+            raise  # The caller has gone.
+        finally:
+            self._reading.discard(task)
+        return data if isinstance(data, bytes) else None
+
+    def close(self) -> None:
+        """A step that is being answered is answered first."""
+        self._closed = True
+        for task in self._reading:
+            if task is not None:
+                task.cancel()
+
+
+class _Stopped(Exception):
+    pass
+
+
+def _parse(kind: type[Request], data: bytes) -> Request:
+    if len(data) > MESSAGE_BYTES_MAX:
+        remedy = f"at most {MESSAGE_BYTES_MAX} bytes a message; split the step"
+        raise FieldInvalid("too large", field="request", value=f"{len(data)} bytes", remedy=remedy)
+    try:
+        return kind.FromString(data)
+    except DecodeError as error:
+        remedy = f"send a {kind.DESCRIPTOR.full_name}"
+        raise FieldInvalid(f"not a message: {error}", field="request", remedy=remedy) from None
+
+
+def _status(error: Exception) -> grpc.Status:
+    """What is neither a refusal nor a bug that the core has found is a bug of this shell."""
+    if isinstance(error, KVStoreError | CheckFailed):
+        return status_of(error)
+    log.error("a call failed", exc_info=error)
+    return status_of(CheckFailed(f"{type(error).__name__}: {error}"))

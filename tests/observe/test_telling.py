@@ -1,0 +1,76 @@
+"""Stories tell the truth: what they take a frame to hold is what the shadow memory holds there."""
+
+from pathlib import Path
+
+import pytest
+
+from kvstore.core.types import BlockKey, SequenceId, SequenceState, Tier
+from kvstore.observe.facts import Ref
+from kvstore.observe.reading import find_runs
+from kvstore.observe.selecting import parse_selector
+from kvstore.observe.story import tell_story
+from kvstore.observe.telling import Teller
+from tests.core.fuzz import Fuzz
+from tests.core.shadow import Content
+from tests.core.world import BLOCK_TOKENS, keys_of
+from tests.observe.helpers import journaled
+
+SIZES = [{"cpu_frames": 12, "disk_frames": 20}, {"cpu_frames": 6}, {}]
+TURNS = 60
+
+
+def blocks_of(run: Fuzz) -> dict[BlockKey, Content]:
+    """What the engines' texts have under each key."""
+    blocks = {}
+    for engine in run.engines + run.silent:
+        for line in engine.lines.values():
+            for place, key in enumerate(keys_of(line.tokens)):
+                blocks[key] = tuple(line.tokens[place * BLOCK_TOKENS : (place + 1) * BLOCK_TOKENS])
+    return blocks
+
+
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+@pytest.mark.parametrize("seed", [4, 7])
+def test_what_a_story_knows_is_so(tmp_path: Path, seed: int, sizes: dict[str, int]) -> None:
+    run = Fuzz(seed, **sizes)
+    blocks: dict[BlockKey, Content] = {}
+    with journaled(run.world.store, tmp_path) as journal:
+        for _ in range(TURNS):
+            run.turn()
+            blocks |= blocks_of(run)
+        told_before = journal.count
+        tables = {
+            Ref(engine.id, SequenceId(line.id)): list(line.table)
+            for engine in run.engines
+            for line in engine.lines.values()
+            if line.state is SequenceState.RESIDENT
+        }
+        # From here on nothing is under way: what is known to be in a frame has to be there.
+        run.settle()
+    [found] = find_runs(tmp_path)
+    teller = Teller(BLOCK_TOKENS)
+    for entry in found.entries():
+        for _ in teller.tell(entry):
+            pass
+        if entry.number == told_before:
+            assert {ref: teller.tables.lines[ref].table for ref in tables} == tables
+    memories = {Tier.GPU: run.world.shadow.gpu, Tier.CPU: run.world.shadow.cpu}
+    known = {
+        place: blocks[content.key]
+        for place, content in teller.tables.contents.items()
+        if content.key and place.tier in memories
+    }
+    assert len(known) >= 4
+    assert {place: memories[place.tier].get(place.frame) for place in known} == known
+
+
+def test_a_story_names_each_transfer_of_a_frame_once(tmp_path: Path) -> None:
+    """Begun, and ended well or badly."""
+    run = Fuzz(4, cpu_frames=12, disk_frames=20)
+    with journaled(run.world.store, tmp_path):
+        run.run(TURNS)
+    [found] = find_runs(tmp_path)
+    told = tell_story(found, parse_selector("block=cpu:3"))
+    begun = [line for line in told if " started: " in line]
+    ended = [line for line in told if " ended well: " in line or " failed: " in line]
+    assert len(begun) == len(ended) > 5
