@@ -87,7 +87,7 @@ class Blocks:
         self.children = np.zeros(capacity, np.int32)
         self.children_in = tuple(np.zeros(capacity, np.int32) for _ in Tier)
         self.domain = np.zeros(capacity, np.int64)
-        self.writer = np.zeros(capacity, np.int64)
+        self.writer = np.zeros(capacity, np.uint32)
         # Also of a block that has left the index, as long as it lies on disk under it.
         self.key: list[bytes] = [b""] * capacity
 
@@ -106,7 +106,7 @@ class Blocks:
 
         self._free = np.arange(capacity - 1, -1, -1, dtype=np.intp)
         self.free_count = capacity
-        self._seen = np.zeros(capacity, np.intp)
+        self._seen = np.zeros(capacity, np.int32)
 
     def take_rows(self, count: int) -> Rows:
         """New rows, all facts at their defaults. There are always enough: each holds a frame."""
@@ -127,7 +127,7 @@ class Blocks:
 
     def distinct(self, rows: Rows) -> Rows:
         """The rows in their order, each where it stands first."""
-        order = np.arange(rows.size)
+        order = np.arange(rows.size, dtype=np.int32)
         # Where a row repeats the last assignment holds: from the end, so that it is the first.
         self._seen[rows[::-1]] = order[::-1]
         first = self._seen[rows] == order

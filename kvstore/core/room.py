@@ -32,7 +32,7 @@ class Room:
         self._prefix = prefix
         self._eviction = eviction
         # By row: its place among those that are looked at; else, of an earlier look.
-        self._looked_at = np.zeros(blocks.capacity, np.intp)
+        self._looked_at = np.zeros(blocks.capacity, np.int32)
 
     def victims(self, tier: Tier, count: int, *, spared: NDArray[np.bool_] | None) -> Rows:
         """So many blocks of least worth that may go, or fewer if there are not so many."""

@@ -13,7 +13,8 @@ __all__ = ["Lru"]
 
 # Rows looked at together; the scan goes on until it has enough or has seen all.
 WINDOW = 256
-NEVER = -1
+# No place in a log, which begins at 1: so tables of tiers that there are not take no memory.
+NEVER = 0
 
 
 class Lru:
@@ -48,10 +49,10 @@ class _Order:
 
     def __init__(self, capacity: int) -> None:
         # When it is full, what counts is moved to the front: at the most half of it.
-        self._log = np.zeros(2 * capacity, np.int32)
-        self._begin = self._end = 0
+        self._log = np.zeros(1 + 2 * capacity, np.int32)
+        self._begin = self._end = 1
         # Where in the log each row's last use stands.
-        self._place = np.full(capacity, NEVER, np.int32)
+        self._place = np.zeros(capacity, np.int32)
 
     def append(self, rows: Rows) -> None:
         if self._end + rows.size > self._log.size:
@@ -82,5 +83,5 @@ class _Order:
 
     def _compact(self) -> None:
         rows = self._counting(self._begin, self._end)
-        self._begin, self._end = 0, 0
+        self._begin, self._end = 1, 1
         self.append(rows)

@@ -48,7 +48,7 @@ def _end(scene: Scene, line: Line) -> list[str]:
             if len(failed) < count:
                 raise ScenarioError(f"{name} writes to disk: that fails whole")
             for key in moving.transfer.keys:
-                scene.world.shadow.spoil(key)
+                scene.world.shadow.disk.drop(key)
     return scene.telling.effects(scene.world.end(moving, failed))
 
 

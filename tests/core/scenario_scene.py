@@ -89,7 +89,7 @@ class Scene:
         self.world = self._new_world()
         self.world.shadow.disk = disk
         self.telling.forget_places()
-        found = BlocksFound(time=self.world.time, blocks=tuple(key for _, key in disk.values()))
+        found = BlocksFound(time=self.world.time, blocks=disk.find())
         return self.handle(found)[1]
 
     def _new_world(self) -> World:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kvstore.core.errors import CheckFailed
+from kvstore.sim.wrong import Wrong
 from tests.core.scenario_commands import play
 from tests.core.scenario_scene import Config, Scene
 from tests.core.scenario_words import Line, ScenarioError
@@ -67,7 +68,7 @@ class Scenario:
             except ScenarioError as error:
                 number, _ = spoken[min(error.lines_below, len(below))]
                 raise ScenarioError(f"{self.path.name}:{number}: {error}") from None
-            except (AssertionError, CheckFailed) as failure:
+            except (AssertionError, CheckFailed, Wrong) as failure:
                 raise AssertionError(f"{self.path.name}:{number}: {first}: {failure}") from failure
             blocks.append("\n".join((*command.lines, SEPARATOR, *seen)))
         return "\n\n".join(blocks) + "\n"

@@ -130,7 +130,7 @@ E1 read s2
 ----
 reads A0..A3
 """
-    with pytest.raises(AssertionError, match=r"example.txt:25: E1 read s2: block 0 holds"):
+    with pytest.raises(AssertionError, match=r"example.txt:25: E1 read s2: block 0 of"):
         check_scenario(written(tmp_path, GOOD + lie), rewrite=rewrite)
 
 
