@@ -1,5 +1,6 @@
 """One run: engines come, work, hang, die and leave, the service crashes, on links and disks that fail."""
 
+import math
 import random
 from collections.abc import Sequence
 
@@ -80,12 +81,12 @@ class Simulation:
         self.world.check_nothing_held()
         return self.world
 
-    def _make_store(self) -> Store:
+    def _make_store(self, disk_share: float = 1.0) -> Store:
         config = self.config
         return make_store(
             gpu_frames=config.gpu_frames,
             cpu_frames=config.cpu_frames,
-            disk_frames=config.disk_frames,
+            disk_frames=math.ceil(config.disk_frames * disk_share),
             transfer_blocks_max=config.transfer_blocks_max,
             transfers_per_link_max=config.transfers_per_link_max,
             drop_tokens_max=config.drop_tokens_max,
@@ -215,4 +216,5 @@ class Simulation:
         self.engines.clear()
         self.leaving.clear()
         self.links.crash(self.world, rng)
-        self.world.restart(self._make_store())
+        # Its disk may be given more or less than before.
+        self.world.restart(self._make_store(rng.choice([1.0, 1.0, 0.5, 1.5])))

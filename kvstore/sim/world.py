@@ -197,6 +197,9 @@ class World:
         """Work of a step, to run when the engine's stream comes to it."""
         for moving in self.under_way:
             _check_apart(moving.transfer, work, "a frame is granted and a transfer has still to end; kernels")
+        for other, steps in self.pending.items():
+            if other != engine:
+                _check_streams_apart(work, engine, [each for _, each in steps], other)
         self.pending.setdefault(engine, []).append((step, work))
 
     def execute(self, engine: int, up_to: int) -> None:
@@ -235,6 +238,16 @@ def _check_apart(transfer: Transfer, work: Work, what: str) -> None:
         clash = set(transfer.target_frames) & {*work.frames_read(), *work.frames_written()}
         if clash:
             raise _clash(transfer, clash, f"{what} use what it fills")
+
+
+def _check_streams_apart(work: Work, engine: int, works: Iterable[Work], other: int) -> None:
+    """Streams of two engines know nothing of each other: what one writes, the other must not touch."""
+    reads, writes = set(work.frames_read()), set(work.frames_written())
+    for each in works:
+        clash = writes & {*each.frames_read(), *each.frames_written()} | reads & set(each.frames_written())
+        if clash:
+            what = f"engines {other} and {engine} both use GPU frames {sorted(clash)}, and one writes"
+            raise Wrong(what, tuple((Tier.GPU, frame) for frame in sorted(clash)))
 
 
 def _clash(transfer: Transfer, frames: Collection[int], what: str) -> Wrong:
