@@ -121,8 +121,9 @@ class Admission:
         self._tickets.pop(sequence, None)
 
     @property
-    def has_tickets(self) -> bool:
-        return bool(self._tickets)
+    def growth_waits(self) -> bool:
+        """Whether a sequence that grows has a ticket: what grows goes before all others."""
+        return any(ticket.place[0] == Urgency.GROW for ticket in self._tickets.values())
 
     def is_waiting(self, time: float) -> bool:
         """Whether somebody waits for frames and still asks for them."""

@@ -1,8 +1,8 @@
 """Sequences that only grow: most operations of most steps.
 
 They need blocks at their end and nothing else, so they are served all together, without a plan for each.
-What is anything else (new, forked, not resident, asked for twice) or finds no room goes the general
-way, `granting.py`, which would do the same with these.
+What is new or not resident goes the general way, `granting.py`, and all do where one grows otherwise
+(forked, asked for twice) or finds no room: it would do the same with these.
 """
 
 from msgspec import Struct
@@ -39,8 +39,8 @@ class Growing:
     def grow(
         self, engine: Engine, allocates: Placed[Allocate], results: dict[int, Result]
     ) -> Placed[Allocate]:
-        """Serves what only grows, if nobody waits and all find room; returns the rest."""
-        if not allocates or self._admission.has_tickets:
+        """Serves what only grows, if none of these waits and all find room; returns the rest."""
+        if not allocates or self._admission.growth_waits:
             return allocates
         growths, rest = self._sort(engine, allocates)
         fresh = sum([growth.fresh for growth in growths])
@@ -64,13 +64,15 @@ class Growing:
             id = operation.sequence
             sequence = engine.sequences.get(id)
             blocks = -(-operation.token_count // size)
-            plain = sequence and sequence.state is RESIDENT and not sequence.forked and blocks <= most
-            # An engine that does not know all of the blocks that are there has to be told of these.
-            if sequence and plain and operation.known_blocks >= len(sequence.rows) and id not in seen:
-                fresh = blocks - len(sequence.rows)
-                growths.append(_Growth(index, operation, sequence, fresh if fresh > 0 else 0))
-            else:
+            if sequence is None or sequence.state is not RESIDENT:
                 rest.append(placed)
+                continue
+            fresh = blocks - len(sequence.rows)
+            # An engine that does not know all of the blocks that are there has to be told of these.
+            known = operation.known_blocks >= len(sequence.rows)
+            if sequence.forked or not known or blocks > most or id in seen:
+                return [], allocates
+            growths.append(_Growth(index, operation, sequence, fresh if fresh > 0 else 0))
             seen.add(id)
         return growths, rest
 

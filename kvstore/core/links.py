@@ -189,9 +189,12 @@ class Links:
         rows = rows[np.argsort(blocks.depth[rows], kind="stable")]
         ready = self._parent_is(blocks.valid[DISK], rows)
         early, rows = rows[~ready], rows[ready]
-        early = early[blocks.to_disk[blocks.parent[early]]]
-        blocks.queued[CPU][early] = True
-        queue.background.extend(early.tolist())
+        for row, parent in zip(early.tolist(), blocks.parent[early].tolist(), strict=True):
+            # To be wished for is not to be on its way: a parent whose write has failed is not waited for.
+            copied_first = blocks.queued[GPU][parent] and blocks.to_disk[parent]
+            if blocks.queued[CPU][parent] or blocks.pins[CPU][parent] or copied_first:
+                blocks.queued[CPU][row] = True
+                queue.background.append(row)
         # A block is not written at the cost of the one that it hangs on.
         parents = blocks.parent[rows]
         parents = np.unique(parents[parents != NO_ROW])

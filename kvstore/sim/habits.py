@@ -146,7 +146,11 @@ class Habits:
             endings = [tuple(self._texts.new_tokens(rng, 5)) for _ in range(rng.choice([1, 1, 2, 3]))]
             operations.append(split(self._engine, line, endings))
         more = self._texts.new_tokens(rng, 5) if len(line.tokens) < TOKENS_MAX else []
-        return [*operations, grow(line, more, rng.randrange(TOKENS_MAX // BLOCK_TOKENS + 1))]
+        # An engine's client names all the blocks that it knows; another may know of none.
+        known_blocks = (
+            len(line.table) if rng.random() < 0.7 else rng.randrange(TOKENS_MAX // BLOCK_TOKENS + 1)
+        )
+        return [*operations, grow(line, more, known_blocks)]
 
     def _commit(self, line: Line) -> list[Operation]:
         return commit_full(line, self._random.randrange(line.committed + 1))

@@ -227,3 +227,24 @@ def test_a_transfer_ends_once() -> None:
     for transfer in (load.transfer.id, TransferId(999)):
         with pytest.raises(CheckFailed, match="ended twice, or never began"):
             world.store.handle(TransferEnded(time=world.time, transfer=transfer))
+
+
+def test_after_a_write_that_failed_later_turns_still_go_down() -> None:
+    """What hangs on the block that is not on disk gives up, and does not hold the CPU tier for ever."""
+    caller = Caller(World(make_store(gpu_frames=16, cpu_frames=4, disk_frames=16, transfer_blocks_max=1)))
+    world = caller.world
+    caller.cache(text(1, 12), session="s")
+    while not world.moving(Tier.CPU, Tier.DISK):
+        world.end(world.moving(Tier.GPU, Tier.CPU)[0])
+    for copy in world.moving(Tier.GPU, Tier.CPU):
+        world.end(copy)
+    world.end(world.moving(Tier.CPU, Tier.DISK)[0], failed=[0])
+    world.drain()
+    caller.allocate(90, 64)
+    caller.step(free(90))
+    caller.step()
+    world.drain()
+    for number in range(2, 6):
+        caller.cache(text(number, 4), session=f"s{number}")
+        world.drain()
+    assert world.free_frames()[2] == 16 - 4
