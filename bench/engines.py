@@ -19,23 +19,25 @@ from bench.echo import echo_stream, echo_unary
 from bench.load import LAP_STEPS, RawEngine
 from bench.processes import Addresses
 from bench.report import Row, make_row
-from bench.roundtrip import time_calls, time_lap
+from bench.roundtrip import FORMS, echo_of_step, time_calls, time_lap
 
 __all__ = ["four_engines"]
 
 ENGINES = 4
 ROUND_SECONDS = 0.5
 LEAD_SECONDS = 0.05
-FORMS = ("unary", "stream")
 
 
-def four_engines(addresses: Addresses, request: bytes, rounds: int) -> list[Row]:
-    """`request`: of the echo, with the sizes of a step and its answer."""
-    with _workers(addresses, request) as workers:
-        return [row for form in FORMS for row in _rows(workers, form, rounds)]
+def four_engines(addresses: Addresses, rounds: int) -> list[Row]:
+    rows = []
+    for columns, what in FORMS.items():
+        with _workers(addresses, columns) as workers:
+            for form in ("unary", "stream"):
+                rows += _rows(workers, what, form, rounds)
+    return rows
 
 
-def _rows(workers: list[Connection], form: str, rounds: int) -> list[Row]:
+def _rows(workers: list[Connection], what: str, form: str, rounds: int) -> list[Row]:
     samples, references, evenness = [], [], []
     for _ in range(rounds + 1):
         steps = _together(workers, f"step {form}")
@@ -43,10 +45,10 @@ def _rows(workers: list[Connection], form: str, rounds: int) -> list[Row]:
         references.append(_median_us(_together(workers, f"echo {form}")))
         counts = [len(each) for each in steps]
         evenness.append(min(counts) / max(counts))
-    name = f"four engines at once, {form}"
+    name = f"four engines at once: {what}, {form}"
     return [
-        make_row(f"{name}: Step", "us", samples[1:], reference=references[1:], ratio_at_most=1.3),
-        make_row(f"{name}: steps, slowest over fastest", "", evenness[1:], at_least=0.5),
+        make_row(name, "us", samples[1:], reference=references[1:], ratio_at_most=1.3),
+        make_row(f"{name}: slowest over fastest", "", evenness[1:], at_least=0.5),
     ]
 
 
@@ -63,13 +65,13 @@ def _together(workers: list[Connection], task: str) -> list[list[float]]:
 
 
 @contextmanager
-def _workers(addresses: Addresses, request: bytes) -> Iterator[list[Connection]]:
+def _workers(addresses: Addresses, columns: bool) -> Iterator[list[Connection]]:
     context = multiprocessing.get_context("spawn")
     with ExitStack() as stack:
         workers = []
         for _ in range(ENGINES):
             ours, theirs = context.Pipe()
-            process = context.Process(target=_work, args=(theirs, addresses, request))
+            process = context.Process(target=_work, args=(theirs, addresses, columns))
             process.start()
             stack.callback(process.join)
             stack.callback(ours.close)  # Its end is what ends the process.
@@ -80,7 +82,8 @@ def _workers(addresses: Addresses, request: bytes) -> Iterator[list[Connection]]
         yield workers
 
 
-def _work(tasks: Connection, addresses: Addresses, request: bytes) -> None:
+def _work(tasks: Connection, addresses: Addresses, columns: bool) -> None:
+    request = echo_of_step(addresses.service, columns)
     with ExitStack() as stack:
         service = stack.enter_context(grpc.insecure_channel(addresses.service))
         echo = stack.enter_context(grpc.insecure_channel(addresses.echo))
@@ -89,8 +92,8 @@ def _work(tasks: Connection, addresses: Addresses, request: bytes) -> None:
         stream = stack.enter_context(Streamed(echo_stream(echo)))
         unary = echo_unary(echo)
         rounds: dict[str, Callable[[], list[float]]] = {
-            "step unary": lambda: time_lap(engine, engine.stub.Step),
-            "step stream": lambda: time_lap(engine, step_stream),
+            "step unary": lambda: time_lap(engine, engine.stub.Step, columns),
+            "step stream": lambda: time_lap(engine, step_stream, columns),
             "echo unary": lambda: time_calls(unary, repeat(request, LAP_STEPS)),
             "echo stream": lambda: time_calls(stream, repeat(request, LAP_STEPS)),
         }

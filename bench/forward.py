@@ -72,7 +72,7 @@ class EngineCaller:
             self._pending.result()
 
     def _laps(self) -> Iterator[Sequence[pb.Operation]]:
-        for lap in map(Lap, count()):
+        for lap in (Lap(number, columns=True) for number in count()):
             yield lap.create()
             yield from map(lap.grow, range(LAP_STEPS))
             yield lap.free()

@@ -1,7 +1,7 @@
 """What is asked of the service: 256 running sequences, 16 of which cross a block in each step.
 
 A lap begins with a step that creates the sequences and ends with one that frees them; what is timed are the
-steps between, each of which grows 16 sequences by one block.
+steps between, each of which grows 16 sequences by one block: with 16 operations, or with one in columns.
 """
 
 import uuid
@@ -32,6 +32,7 @@ class Lap:
     """The operations of one lap's steps. Ids are never used again, so each lap has its own."""
 
     number: int
+    columns: bool = False
 
     def create(self) -> list[pb.Operation]:
         return [operations.allocate(sequence, BLOCK_TOKENS) for sequence in self._sequences()]
@@ -39,10 +40,10 @@ class Lap:
     def grow(self, index: int) -> list[pb.Operation]:
         """`index` from 0 to LAP_STEPS - 1."""
         blocks, group = index // GROUPS + 1, index % GROUPS
-        return [
-            operations.allocate(sequence, (blocks + 1) * BLOCK_TOKENS, known_blocks=blocks)
-            for sequence in self._sequences()[group * GROWING : (group + 1) * GROWING]
-        ]
+        growing, tokens = self._sequences()[group * GROWING :][:GROWING], (blocks + 1) * BLOCK_TOKENS
+        if self.columns:
+            return [operations.grow(growing, [tokens] * GROWING, [blocks] * GROWING)]
+        return [operations.allocate(sequence, tokens, known_blocks=blocks) for sequence in growing]
 
     def free(self) -> list[pb.Operation]:
         return [operations.free(self._sequences())]
@@ -71,9 +72,9 @@ class RawEngine:
             engine=self.name, step=self._steps, completed_step=self._steps - 1, operations=asked
         )
 
-    def lap(self) -> list[pb.StepRequest]:
+    def lap(self, columns: bool) -> list[pb.StepRequest]:
         """All steps of a lap, made before they are sent; the first and the last are not to be timed."""
-        lap = Lap(self._laps)
+        lap = Lap(self._laps, columns)
         self._laps += 1
         steps = [lap.create(), *(lap.grow(index) for index in range(LAP_STEPS)), lap.free()]
         return [self.request(asked) for asked in steps]

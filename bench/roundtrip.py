@@ -20,7 +20,7 @@ from bench.report import Row, make_row
 from kvstore.client import operations
 from kvstore.v1 import kvstore_pb2 as pb
 
-__all__ = ["echo_of_step", "round_trips", "time_calls", "time_lap"]
+__all__ = ["FORMS", "echo_of_step", "round_trips", "time_calls", "time_lap"]
 
 LOOKUP_KEYS = 1024
 LOOKUPS = 50
@@ -28,32 +28,40 @@ LOOKUPS = 50
 Request = TypeVar("Request")
 
 
-def round_trips(addresses: Addresses, request: bytes, rounds: int) -> list[Row]:
-    """`request`: of the echo, with the sizes of a step and its answer."""
+# Of a step in either form: how it is named in a row.
+FORMS = {False: "Step of 16 operations", True: "Step of 16 sequences in columns"}
+
+
+def round_trips(addresses: Addresses, rounds: int) -> list[Row]:
     with grpc.insecure_channel(addresses.service) as service, grpc.insecure_channel(addresses.echo) as echo:
         engine = RawEngine(service)
-        unary = _step("unary", engine, engine.stub.Step, echo_unary(echo), request, rounds)
-        with Streamed(engine.stub.StepStream) as step, Streamed(echo_stream(echo)) as echoed:
-            stream = _step("stream", engine, step, echoed, request, rounds)
-        lookup = _lookup(engine, echo_unary(echo), rounds)
+        rows = []
+        for columns in FORMS:
+            unary = engine.stub.Step, echo_unary(echo)
+            rows.append(_step("unary", engine, *unary, columns, addresses, rounds))
+            with Streamed(engine.stub.StepStream) as step, Streamed(echo_stream(echo)) as echoed:
+                rows.append(_step("stream", engine, step, echoed, columns, addresses, rounds))
+        rows.append(_lookup(engine, echo_unary(echo), rounds))
         engine.detach()
-    return [unary, stream, lookup]
+    return rows
 
 
-def echo_of_step(address: str) -> bytes:
+def echo_of_step(address: str, columns: bool) -> bytes:
     """The echo's request with the sizes of a step in the middle of a lap, and of its answer."""
     with grpc.insecure_channel(address) as channel:
         engine = RawEngine(channel)
-        lap = engine.lap()
+        lap = engine.lap(columns)
         responses = [engine.stub.Step(request) for request in lap]
         engine.detach()
     middle = len(lap) // 2
     return make_request(lap[middle].ByteSize(), responses[middle].ByteSize())
 
 
-def time_lap(engine: RawEngine, step: Callable[[pb.StepRequest], pb.StepResponse]) -> list[float]:
+def time_lap(
+    engine: RawEngine, step: Callable[[pb.StepRequest], pb.StepResponse], columns: bool
+) -> list[float]:
     """Seconds of each step, but for those that create and free the sequences."""
-    create, *grow, free = engine.lap()
+    create, *grow, free = engine.lap(columns)
     step(create)
     seconds = time_calls(step, grow)
     step(free)
@@ -84,12 +92,16 @@ def _step(
     engine: RawEngine,
     step: Callable[[pb.StepRequest], pb.StepResponse],
     echo: Callable[[bytes], bytes],
-    request: bytes,
+    columns: bool,
+    addresses: Addresses,
     rounds: int,
 ) -> Row:
-    same = [request] * LAP_STEPS
-    samples, references = _in_turns(rounds, partial(time_lap, engine, step), partial(time_calls, echo, same))
-    return make_row(f"Step of 16 operations, {form}", "us", samples, reference=references, ratio_at_most=1.3)
+    same = [echo_of_step(addresses.service, columns)] * LAP_STEPS
+    samples, references = _in_turns(
+        rounds, partial(time_lap, engine, step, columns), partial(time_calls, echo, same)
+    )
+    name = f"{FORMS[columns]}, {form}"
+    return make_row(name, "us", samples, reference=references, ratio_at_most=1.3)
 
 
 def _lookup(engine: RawEngine, echo: Callable[[bytes], bytes], rounds: int) -> Row:

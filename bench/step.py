@@ -16,11 +16,10 @@ ROUNDS_QUICK = 4
 def measure(quick: bool) -> list[Row]:
     rounds = ROUNDS_QUICK if quick else ROUNDS
     with servers() as addresses:
-        request = echo_of_step(addresses.service)
         return [
-            *round_trips(addresses, request, rounds),
-            *four_engines(addresses, request, rounds),
-            *forward_passes(addresses, request, rounds),
+            *round_trips(addresses, rounds),
+            *four_engines(addresses, rounds),
+            *forward_passes(addresses, echo_of_step(addresses.service, columns=True), rounds),
         ]
 
 

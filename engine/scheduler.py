@@ -94,10 +94,17 @@ class Scheduler:
             yield operations.swap_out(victim.sequence, victim.computed)
 
     def _growth(self, tables: BlockTables) -> Iterable[pb.Operation]:
-        for stream in self._streams:
-            if stream.state is StreamState.RUNNING and not self._has_room(stream, tables):
-                known = len(tables.table(stream.sequence))
-                yield operations.allocate(stream.sequence, self._room_needed(stream), known_blocks=known)
+        full = [
+            stream
+            for stream in self._streams
+            if stream.state is StreamState.RUNNING and not self._has_room(stream, tables)
+        ]
+        if full:
+            yield operations.grow(
+                [stream.sequence for stream in full],
+                [self._room_needed(stream) for stream in full],
+                [len(tables.table(stream.sequence)) for stream in full],
+            )
 
     def _entries(self, tables: BlockTables) -> Iterable[pb.Operation]:
         """Those who want in, in order, as many as may run at once. None overtakes one who can't yet."""
@@ -155,6 +162,10 @@ class Scheduler:
             if kind == "allocate":
                 stream = self._by_sequence[operation.allocate.sequence]
                 changed += self._take_allocate(stream, result.allocate)
+            elif kind == "grow":
+                for other in result.grow.others:
+                    stream = self._by_sequence[operation.grow.sequences[other.place]]
+                    changed += self._take_allocate(stream, other.result)
             elif kind == "swap" and operation.swap.direction == pb.SwapRequest.IN:
                 stream = self._by_sequence[operation.swap.sequence]
                 changed += self._take_swap_in(stream, result.swap)

@@ -13,6 +13,7 @@ __all__ = [
     "end_session",
     "fork",
     "free",
+    "grow",
     "swap_in",
     "swap_out",
     "update_activity",
@@ -48,6 +49,24 @@ def allocate(
         request.priority = priority
     if tenant:
         request.tenant = tenant
+    return operation
+
+
+def grow(sequences: Sequence[int], token_counts: Sequence[int], known_blocks: Sequence[int]) -> pb.Operation:
+    """Room for more tokens of sequences that run, in columns of one length: an Allocate of each.
+
+    `known_blocks` as for `allocate`; one that has none yet is better allocated.
+    """
+    if not len(sequences) == len(token_counts) == len(known_blocks):
+        raise ValueError(
+            f"{len(sequences)} sequences, {len(token_counts)} token counts and {len(known_blocks)} known "
+            "blocks: they must be as many"
+        )
+    operation = pb.Operation()
+    request = operation.grow
+    request.sequences.extend(sequences)
+    request.token_counts.extend(token_counts)
+    request.known_blocks.extend(known_blocks)
     return operation
 
 

@@ -24,7 +24,13 @@ State: TypeAlias = pb.Sequence.State.ValueType
 AWAY = (pb.Sequence.SWAPPED, pb.Sequence.DROPPED)
 # The order in which a step is applied (kvstore.proto, Step), as far as tables are concerned.
 _FORK, _FREE, _ACTIVITY, _SWAP_OUT, _ALLOCATE, _SWAP_IN, _NOTHING = range(7)
-_PHASES = {"allocate": _ALLOCATE, "fork": _FORK, "free": _FREE, "update_activity": _ACTIVITY}
+_PHASES = {
+    "allocate": _ALLOCATE,
+    "grow": _ALLOCATE,
+    "fork": _FORK,
+    "free": _FREE,
+    "update_activity": _ACTIVITY,
+}
 
 
 @dataclass(slots=True)
@@ -147,9 +153,41 @@ class BlockTables:
             row.valid_tokens = response.valid_tokens
 
     def _apply_allocate(self, operation: pb.Operation, result: pb.Result) -> None:
+        if operation.HasField("grow"):
+            self._apply_grow(operation.grow, result.grow)
+        else:
+            request = operation.allocate
+            self._take(request.sequence, request.token_count, request.known_blocks, result.allocate)
+
+    def _apply_grow(self, request: pb.GrowRequest, response: pb.GrowResponse) -> None:
+        sequences, token_counts, counts = (
+            request.sequences[:],
+            request.token_counts[:],
+            response.frame_counts[:],
+        )
+        if len(counts) != len(sequences):
+            raise ClientError(f"a Grow of {len(sequences)} sequences was answered with {len(counts)}")
+        known_blocks = request.known_blocks[:] or [0] * len(sequences)
+        others = {other.place: other.result for other in response.others}
+        frames, begin = response.frames[:], 0
+        for place, (sequence, token_count, known, count) in enumerate(
+            zip(sequences, token_counts, known_blocks, counts, strict=True)
+        ):
+            if place in others:
+                self._take(sequence, token_count, known, others[place])
+            else:
+                row = self._row(sequence)
+                row.state = pb.Sequence.RESIDENT
+                self._put(row, sequence, known, known, frames[begin : begin + count])
+                row.token_count = max(row.token_count, token_count)
+                row.tail_shared = False
+                begin += count
+
+    def _take(
+        self, sequence: int, token_count: int, known_blocks: int, response: pb.AllocateResponse
+    ) -> None:
         """The hot one: each field is read once, and no row is made where there is one."""
-        request, response = operation.allocate, result.allocate
-        outcome, sequence = response.outcome, request.sequence
+        outcome = response.outcome
         if outcome == pb.OUTCOME_NEVER:
             return
         row = self._rows.get(sequence)
@@ -162,15 +200,19 @@ class BlockTables:
             return
         if was_away:
             row.valid_tokens = response.cached_tokens
-        frames, first_block = row.frames, response.first_block
-        if first_block > len(frames):
-            raise ClientError(
-                f"sequence {sequence}: {len(frames)} blocks are known, the answer starts at "
-                f"block {first_block}; known_blocks was {request.known_blocks}"
-            )
-        frames[first_block:] = response.block_table[:]
-        row.token_count = max(row.token_count, request.token_count)
+        self._put(row, sequence, known_blocks, response.first_block, response.block_table[:])
+        row.token_count = max(row.token_count, token_count)
         row.tail_shared = False
+
+    def _put(
+        self, row: _Row, sequence: int, known_blocks: int, first_block: int, frames: Sequence[int]
+    ) -> None:
+        if first_block > len(row.frames):
+            raise ClientError(
+                f"sequence {sequence}: {len(row.frames)} blocks are known, the answer starts at "
+                f"block {first_block}; known_blocks was {known_blocks}"
+            )
+        row.frames[first_block:] = frames
 
     def _row(self, sequence: int) -> _Row:
         try:

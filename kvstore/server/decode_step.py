@@ -11,6 +11,7 @@ from kvstore.core.checking import CHILDREN_MAX, FREED_MAX
 from kvstore.core.config import OPERATIONS_MAX
 from kvstore.core.errors import FieldInvalid
 from kvstore.core.types import Activity, Direction, Retention, SequenceId, StepNumber, SwapMode
+from kvstore.server.columns import Columns, from_columns
 from kvstore.server.fields import block_keys, engine_id, refuse, seconds, sequence_ids, short_text, within
 from kvstore.v1 import kvstore_pb2 as pb
 
@@ -43,14 +44,16 @@ ACTIVITIES = {
 }
 
 
-def decode_step(request: pb.StepRequest, time: float) -> events.Step:
-    return events.Step(
+def decode_step(request: pb.StepRequest, time: float) -> tuple[events.Step, Columns]:
+    columns: dict[int, int] = {}
+    step = events.Step(
         time=time,
         engine=engine_id("engine", request.engine),
         step=StepNumber(request.step),
         completed_step=StepNumber(request.completed_step),
-        operations=_operations(request.operations),
+        operations=_operations(request.operations, columns),
     )
+    return step, columns
 
 
 def decode_single(engine: str, operation: events.Operation, time: float) -> events.Single:
@@ -141,22 +144,29 @@ DECODERS: Mapping[str, Callable[[Any], events.Operation]] = {
 UNARY = frozenset({"allocate", "commit", "fork", "free", "swap"})
 
 
-def _operations(operations: Sequence[pb.Operation]) -> tuple[events.Operation, ...]:
+def _operations(operations: Sequence[pb.Operation], columns: dict[int, int]) -> tuple[events.Operation, ...]:
     if len(operations) > OPERATIONS_MAX:
         refuse("operations", len(operations), "too many", f"at most {OPERATIONS_MAX} a step")
     decoded: list[events.Operation] = []
     kind: str | None = None
+    index = 0
     try:
-        for operation in operations[:]:
+        for index, operation in enumerate(operations[:]):
             kind = operation.WhichOneof("kind")
             if kind is None:
                 _refuse_unset()
+            if kind == "grow":
+                most = OPERATIONS_MAX - len(decoded) - (len(operations) - index - 1)
+                grown = from_columns(operation.grow, most)
+                columns[index] = len(grown)
+                decoded += grown
+                continue
             message = getattr(operation, kind)
             if kind in UNARY and message.engine:
                 _refuse_engine(message.engine)
             decoded.append(DECODERS[kind](message))
     except FieldInvalid as error:
-        path = f"operations[{len(decoded)}]"
+        path = f"operations[{index}]"
         raise within(f"{path}.{kind}" if kind else path, error) from None
     return tuple(decoded)
 

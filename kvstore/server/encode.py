@@ -11,31 +11,25 @@ from pathlib import Path
 from kvstore.core.effects import (
     AllocateResult,
     AttachAnswer,
-    CommitResult,
-    Decision,
-    EndSessionResult,
-    ForkResult,
     FrameCopy,
-    FreeResult,
     KeepAliveAnswer,
     LookupAnswer,
     Notice,
     Result,
     SequenceMoved,
     StepAnswer,
-    SwapResult,
-    UpdateActivityResult,
 )
+from kvstore.core.events import Operation, Step
 from kvstore.core.types import (
     EngineId,
     EngineState,
-    Outcome,
     Pressure,
     Revision,
-    SequenceState,
     Tier,
 )
-from kvstore.server.clock import fill_timestamp, timestamp, timestamp_today
+from kvstore.server.clock import fill_timestamp, timestamp_today
+from kvstore.server.columns import Columns, fill_grow
+from kvstore.server.encode_results import SEQUENCE_STATES, encode_result, fill_allocate
 from kvstore.server.fields import engine_name
 from kvstore.tiers.pool import HostPool
 from kvstore.v1 import kvstore_pb2 as pb
@@ -44,15 +38,12 @@ __all__ = [
     "ENGINE_STATES",
     "PRESSURES",
     "TIERS",
-    "encode_allocate",
     "encode_attach",
     "encode_copies",
     "encode_engine",
-    "encode_fork",
     "encode_keep_alive",
     "encode_lookup",
     "encode_step",
-    "encode_swap",
 ]
 
 TIERS = {Tier.GPU: pb.TIER_GPU, Tier.CPU: pb.TIER_CPU, Tier.DISK: pb.TIER_DISK}
@@ -60,18 +51,6 @@ PRESSURES = {
     Pressure.LOW: pb.PRESSURE_LOW,
     Pressure.HIGH: pb.PRESSURE_HIGH,
     Pressure.FULL: pb.PRESSURE_FULL,
-}
-OUTCOMES = {
-    Outcome.OK: pb.OUTCOME_OK,
-    Outcome.LATER: pb.OUTCOME_LATER,
-    Outcome.NEVER: pb.OUTCOME_NEVER,
-}
-SEQUENCE_STATES = {
-    SequenceState.RESIDENT: pb.Sequence.RESIDENT,
-    SequenceState.SWAPPING_OUT: pb.Sequence.SWAPPING_OUT,
-    SequenceState.SWAPPED: pb.Sequence.SWAPPED,
-    SequenceState.SWAPPING_IN: pb.Sequence.SWAPPING_IN,
-    SequenceState.DROPPED: pb.Sequence.DROPPED,
 }
 ENGINE_STATES = {
     EngineState.ATTACHED: pb.Engine.ATTACHED,
@@ -105,19 +84,42 @@ def encode_attach(
     )
 
 
-def encode_step(engine: EngineId, answer: StepAnswer) -> pb.StepResponse:
+def encode_step(event: Step, answer: StepAnswer, columns: Columns) -> pb.StepResponse:
     response = pb.StepResponse(step=answer.step)
-    add = response.results.add
-    for result in answer.results:
-        if type(result) is AllocateResult:
-            _fill_allocate(add().allocate, result)
-        else:
-            add().CopyFrom(_result(result))
+    if columns:
+        _fill_with_columns(response, event.operations, answer.results, columns)
+    else:
+        add = response.results.add
+        for result in answer.results:
+            _fill_result(add(), result)
     if answer.copies:
         response.copies.extend(encode_copies(answer.copies))
-    _fill_events(response.events, engine, answer.revision, answer.notices)
+    _fill_events(response.events, event.engine, answer.revision, answer.notices)
     fill_timestamp(response.lease_expire_time, answer.lease_expire_time)
     return response
+
+
+def _fill_with_columns(
+    response: pb.StepResponse, operations: Sequence[Operation], results: Sequence[Result], columns: Columns
+) -> None:
+    index, begin = 0, 0
+    while begin < len(results) or index in columns:
+        if index in columns:
+            end = begin + columns[index]
+            fill_grow(response.results.add().grow, operations[begin:end], results[begin:end])
+            begin = end
+        else:
+            _fill_result(response.results.add(), results[begin])
+            begin += 1
+        index += 1
+
+
+def _fill_result(message: pb.Result, result: Result) -> None:
+    """Most are of Allocates: to make the message first and put it in would copy it."""
+    if type(result) is AllocateResult:
+        fill_allocate(message.allocate, result)
+    else:
+        message.CopyFrom(encode_result(result))
 
 
 def encode_keep_alive(engine: EngineId, answer: KeepAliveAnswer, store_epoch: int) -> pb.KeepAliveResponse:
@@ -142,71 +144,8 @@ def encode_lookup(answer: LookupAnswer) -> pb.LookupResponse:
     return pb.LookupResponse(blocks_cached=answer.blocks_cached, blocks_by_tier=by_tier)
 
 
-def encode_allocate(result: AllocateResult) -> pb.AllocateResponse:
-    response = pb.AllocateResponse()
-    _fill_allocate(response, result)
-    return response
-
-
-def encode_fork(result: ForkResult) -> pb.ForkResponse:
-    return pb.ForkResponse(outcome=OUTCOMES[result.outcome])
-
-
-def encode_swap(result: SwapResult) -> pb.SwapResponse:
-    return pb.SwapResponse(
-        outcome=OUTCOMES[result.outcome],
-        state=SEQUENCE_STATES[result.state],
-        block_table=result.block_table,
-        valid_tokens=result.valid_tokens,
-        decision=_decision(result.decision) if result.decision else None,
-        frames_short=result.frames_short,
-    )
-
-
 def encode_copies(copies: Sequence[FrameCopy]) -> list[pb.FrameCopy]:
     return [pb.FrameCopy(source=copy.source, target=copy.target) for copy in copies]
-
-
-def _fill_allocate(response: pb.AllocateResponse, result: AllocateResult) -> None:
-    response.outcome = OUTCOMES[result.outcome]
-    response.state = SEQUENCE_STATES[result.state]
-    if result.block_table:
-        response.block_table.extend(result.block_table)
-    if result.first_block:
-        response.first_block = result.first_block
-    if result.frames_short:
-        response.frames_short = result.frames_short
-    if result.cached_tokens:
-        response.cached_tokens = result.cached_tokens
-        response.gpu_tokens, response.cpu_tokens, response.disk_tokens = result.tier_tokens
-
-
-def _result(result: Result) -> pb.Result:
-    match result:
-        case AllocateResult():
-            return pb.Result(allocate=encode_allocate(result))
-        case CommitResult():
-            return pb.Result(commit=pb.CommitResponse())
-        case FreeResult():
-            return pb.Result(free=pb.FreeResponse())
-        case ForkResult():
-            return pb.Result(fork=encode_fork(result))
-        case SwapResult():
-            return pb.Result(swap=encode_swap(result))
-        case UpdateActivityResult(outcome=outcome, state=state):
-            response = pb.UpdateActivityResponse(outcome=OUTCOMES[outcome], state=SEQUENCE_STATES[state])
-            return pb.Result(update_activity=response)
-        case EndSessionResult():
-            return pb.Result(end_session=pb.EndSessionResponse())
-
-
-def _decision(decision: Decision) -> pb.Decision:
-    return pb.Decision(
-        time=timestamp(decision.time),
-        kind=decision.kind,
-        chosen=decision.chosen,
-        inputs=dict(decision.inputs),
-    )
 
 
 def _fill_events(

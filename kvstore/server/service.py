@@ -11,6 +11,7 @@ from kvstore.core import effects, events
 from kvstore.core.errors import CheckFailed, KVStoreError
 from kvstore.server.calls import MESSAGE_BYTES_MAX, Handler, Streams, answering, streaming, waiting
 from kvstore.server.clock import now
+from kvstore.server.columns import outside_columns
 from kvstore.server.decode import decode_attach, decode_detach, decode_keep_alive, decode_lookup
 from kvstore.server.decode_step import (
     decode_allocate,
@@ -22,16 +23,8 @@ from kvstore.server.decode_step import (
     decode_swap,
 )
 from kvstore.server.driver import Driver
-from kvstore.server.encode import (
-    encode_allocate,
-    encode_attach,
-    encode_copies,
-    encode_fork,
-    encode_keep_alive,
-    encode_lookup,
-    encode_step,
-    encode_swap,
-)
+from kvstore.server.encode import encode_attach, encode_copies, encode_keep_alive, encode_lookup, encode_step
+from kvstore.server.encode_results import encode_allocate, encode_fork, encode_swap
 from kvstore.server.encode_usage import encode_usage
 from kvstore.v1 import kvstore_pb2 as pb
 
@@ -105,8 +98,12 @@ class _Service:
         return pb.DetachResponse()
 
     def step(self, request: pb.StepRequest) -> pb.StepResponse:
-        event = decode_step(request, now())
-        return encode_step(event.engine, self._driver.ask(event, effects.StepAnswer))
+        event, columns = decode_step(request, now())
+        try:
+            answer = self._driver.ask(event, effects.StepAnswer)
+        except KVStoreError as error:
+            raise outside_columns(error, columns) from error
+        return encode_step(event, answer, columns)
 
     def allocate(self, request: pb.AllocateRequest) -> pb.AllocateResponse:
         result, answer = self._single(request.engine, decode_allocate(request), effects.AllocateResult)

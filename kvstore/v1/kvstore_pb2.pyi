@@ -561,7 +561,7 @@ class StepRequest(_message.Message):
     """The last step whose GPU work has finished; at most step - 1, never falling."""
     @_builtins.property
     def operations(self) -> _containers.RepeatedCompositeFieldContainer[Global___Operation]:
-        """At most 4096."""
+        """At most 4096; each sequence of a Grow counts as one."""
 
     def __init__(
         self,
@@ -590,6 +590,7 @@ class Operation(_message.Message):
     COMMIT_FIELD_NUMBER: _builtins.int
     UPDATE_ACTIVITY_FIELD_NUMBER: _builtins.int
     END_SESSION_FIELD_NUMBER: _builtins.int
+    GROW_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def allocate(self) -> Global___AllocateRequest: ...
     @_builtins.property
@@ -604,6 +605,8 @@ class Operation(_message.Message):
     def update_activity(self) -> Global___UpdateActivityRequest: ...
     @_builtins.property
     def end_session(self) -> Global___EndSessionRequest: ...
+    @_builtins.property
+    def grow(self) -> Global___GrowRequest: ...
     def __init__(
         self,
         *,
@@ -614,12 +617,13 @@ class Operation(_message.Message):
         commit: Global___CommitRequest | None = ...,
         update_activity: Global___UpdateActivityRequest | None = ...,
         end_session: Global___EndSessionRequest | None = ...,
+        grow: Global___GrowRequest | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["allocate", b"allocate", "commit", b"commit", "end_session", b"end_session", "fork", b"fork", "free", b"free", "kind", b"kind", "swap", b"swap", "update_activity", b"update_activity"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["allocate", b"allocate", "commit", b"commit", "end_session", b"end_session", "fork", b"fork", "free", b"free", "grow", b"grow", "kind", b"kind", "swap", b"swap", "update_activity", b"update_activity"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allocate", b"allocate", "commit", b"commit", "end_session", b"end_session", "fork", b"fork", "free", b"free", "kind", b"kind", "swap", b"swap", "update_activity", b"update_activity"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allocate", b"allocate", "commit", b"commit", "end_session", b"end_session", "fork", b"fork", "free", b"free", "grow", b"grow", "kind", b"kind", "swap", b"swap", "update_activity", b"update_activity"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["allocate", "fork", "swap", "free", "commit", "update_activity", "end_session"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["allocate", "fork", "swap", "free", "commit", "update_activity", "end_session", "grow"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -679,6 +683,7 @@ class Result(_message.Message):
     COMMIT_FIELD_NUMBER: _builtins.int
     UPDATE_ACTIVITY_FIELD_NUMBER: _builtins.int
     END_SESSION_FIELD_NUMBER: _builtins.int
+    GROW_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def allocate(self) -> Global___AllocateResponse: ...
     @_builtins.property
@@ -693,6 +698,8 @@ class Result(_message.Message):
     def update_activity(self) -> Global___UpdateActivityResponse: ...
     @_builtins.property
     def end_session(self) -> Global___EndSessionResponse: ...
+    @_builtins.property
+    def grow(self) -> Global___GrowResponse: ...
     def __init__(
         self,
         *,
@@ -703,12 +710,13 @@ class Result(_message.Message):
         commit: Global___CommitResponse | None = ...,
         update_activity: Global___UpdateActivityResponse | None = ...,
         end_session: Global___EndSessionResponse | None = ...,
+        grow: Global___GrowResponse | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["allocate", b"allocate", "commit", b"commit", "end_session", b"end_session", "fork", b"fork", "free", b"free", "kind", b"kind", "swap", b"swap", "update_activity", b"update_activity"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["allocate", b"allocate", "commit", b"commit", "end_session", b"end_session", "fork", b"fork", "free", b"free", "grow", b"grow", "kind", b"kind", "swap", b"swap", "update_activity", b"update_activity"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allocate", b"allocate", "commit", b"commit", "end_session", b"end_session", "fork", b"fork", "free", b"free", "kind", b"kind", "swap", b"swap", "update_activity", b"update_activity"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allocate", b"allocate", "commit", b"commit", "end_session", b"end_session", "fork", b"fork", "free", b"free", "grow", b"grow", "kind", b"kind", "swap", b"swap", "update_activity", b"update_activity"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["allocate", "fork", "swap", "free", "commit", "update_activity", "end_session"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["allocate", "fork", "swap", "free", "commit", "update_activity", "end_session", "grow"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -863,6 +871,101 @@ class AllocateResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___AllocateResponse: _TypeAlias = AllocateResponse  # noqa: Y015
+
+@_typing.final
+class GrowRequest(_message.Message):
+    """Room for more tokens of sequences that run: an Allocate of each, without keys, session
+    and the like, told in columns. Most operations of most steps are these, and so a step
+    of many sequences is one message. In a Step only.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SEQUENCES_FIELD_NUMBER: _builtins.int
+    TOKEN_COUNTS_FIELD_NUMBER: _builtins.int
+    KNOWN_BLOCKS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def sequences(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def token_counts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """As long as `sequences`."""
+
+    @_builtins.property
+    def known_blocks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """As long as `sequences`, or empty: none are known."""
+
+    def __init__(
+        self,
+        *,
+        sequences: _abc.Iterable[_builtins.int] | None = ...,
+        token_counts: _abc.Iterable[_builtins.int] | None = ...,
+        known_blocks: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["known_blocks", b"known_blocks", "sequences", b"sequences", "token_counts", b"token_counts"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GrowRequest: _TypeAlias = GrowRequest  # noqa: Y015
+
+@_typing.final
+class GrowResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FRAME_COUNTS_FIELD_NUMBER: _builtins.int
+    FRAMES_FIELD_NUMBER: _builtins.int
+    OTHERS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def frame_counts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """How many of `frames` each sequence has got: its table from block known_blocks on."""
+
+    @_builtins.property
+    def frames(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def others(self) -> _containers.RepeatedCompositeFieldContainer[Global___GrownOtherwise]:
+        """Those that did not simply grow: not OK, not RESIDENT, from another block on, or with
+        no known block. Their frame count is 0.
+        """
+
+    def __init__(
+        self,
+        *,
+        frame_counts: _abc.Iterable[_builtins.int] | None = ...,
+        frames: _abc.Iterable[_builtins.int] | None = ...,
+        others: _abc.Iterable[Global___GrownOtherwise] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame_counts", b"frame_counts", "frames", b"frames", "others", b"others"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GrowResponse: _TypeAlias = GrowResponse  # noqa: Y015
+
+@_typing.final
+class GrownOtherwise(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PLACE_FIELD_NUMBER: _builtins.int
+    RESULT_FIELD_NUMBER: _builtins.int
+    place: _builtins.int
+    """The sequence's place in the request."""
+    @_builtins.property
+    def result(self) -> Global___AllocateResponse: ...
+    def __init__(
+        self,
+        *,
+        place: _builtins.int = ...,
+        result: Global___AllocateResponse | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["result", b"result"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["place", b"place", "result", b"result"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GrownOtherwise: _TypeAlias = GrownOtherwise  # noqa: Y015
 
 @_typing.final
 class ForkRequest(_message.Message):

@@ -71,6 +71,8 @@ def granted(operation: pb.Operation, cached: int = 0) -> pb.Result:
                 gpu_tokens=cached,
             )
             return pb.Result(allocate=response)
+        case "grow":
+            return pb.Result(grow=grown(operation.grow, set(), 0))
         case "swap":
             if operation.swap.direction == pb.SwapRequest.IN:
                 swap = pb.SwapResponse(outcome=pb.OUTCOME_OK, state=pb.Sequence.SWAPPING_IN, block_table=[1])
@@ -79,6 +81,21 @@ def granted(operation: pb.Operation, cached: int = 0) -> pb.Result:
             return pb.Result(swap=swap)
         case kind:
             return pb.Result(**{str(kind): getattr(pb.Result(), str(kind))})
+
+
+def grown(request: pb.GrowRequest, kept: set[int], frames_short: int) -> pb.GrowResponse:
+    """`kept`: those that get no frames."""
+    response = pb.GrowResponse()
+    columns = zip(request.sequences, request.token_counts, request.known_blocks, strict=True)
+    for place, (sequence, token_count, known) in enumerate(columns):
+        frames = [] if sequence in kept else range(known, token_count // BLOCK_TOKENS)
+        response.frame_counts.append(len(frames))
+        response.frames.extend(frames)
+        if sequence in kept:
+            other = response.others.add(place=place).result
+            other.outcome, other.state = pb.OUTCOME_LATER, pb.Sequence.RESIDENT
+            other.frames_short = frames_short
+    return response
 
 
 def refused(
@@ -91,6 +108,8 @@ def refused(
         if operation.WhichOneof("kind") == "allocate" and operation.allocate.sequence in kept:
             response = pb.AllocateResponse(outcome=pb.OUTCOME_LATER, state=state, frames_short=frames_short)
             return pb.Result(allocate=response)
+        if operation.WhichOneof("kind") == "grow":
+            return pb.Result(grow=grown(operation.grow, kept, frames_short))
         return granted(operation)
 
     return answer
@@ -195,7 +214,7 @@ def test_growth_that_finds_no_room_swaps_out_the_most_recent_of_the_lowest_prior
     talk.run()
     talk.step(refused([old.sequence], frames_short=1))
     operations = talk.step(refused([old.sequence], frames_short=0))
-    assert kinds(operations) == ["swap_out", "allocate"]
+    assert kinds(operations) == ["swap_out", "grow"]
     assert operations[0].swap.sequence == young.sequence
     assert operations[0].swap.filled_tokens == 42
     assert operations[0].swap.mode == pb.SwapRequest.AUTO
@@ -249,7 +268,8 @@ def test_when_room_is_coming_nobody_goes():
     talk.run()
     for _ in range(3):
         operations = talk.step(refused([each.sequence for each in streams], frames_short=0))
-        assert kinds(operations)[-2:] == ["allocate", "allocate"]
+        assert kinds(operations)[-1] == "grow"
+        assert list(operations[-1].grow.sequences) == [each.sequence for each in streams]
     assert talk.run() == ([], 0)
     assert talk.scheduler.is_waiting
 
