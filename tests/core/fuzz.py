@@ -1,5 +1,7 @@
 """Random runs of the simulator, for tests that look at one store that `make_store(**sizes)` makes again."""
 
+from kvstore.core.effects import Effects
+from kvstore.core.events import Event
 from kvstore.sim.config import draw_config
 from kvstore.sim.schedule import draw_schedule
 from kvstore.sim.simulation import START, Simulation
@@ -27,3 +29,19 @@ class Fuzz(Simulation):
     def __init__(self, seed: int, **sizes: int) -> None:
         config = draw_config(seed, **DEFAULTS | sizes)
         super().__init__(config, draw_schedule(config, TURNS, START))
+
+    def note(self, turns: int = TURNS) -> list[tuple[Event, Effects]]:
+        """Goes so far, and returns what entered the store and what came of it."""
+        noted: list[tuple[Event, Effects]] = []
+        handle = self.world.store.handle
+
+        def handle_and_note(event: Event) -> Effects:
+            effects = handle(event)
+            noted.append((event, effects))
+            return effects
+
+        self.world.store.handle = handle_and_note  # type: ignore[method-assign]
+        for _ in range(turns):
+            self.turn()
+        del self.world.store.handle
+        return noted

@@ -7,7 +7,6 @@ import pytest
 
 from kvstore.core.effects import AllocateResult, Effects
 from kvstore.core.engines import Engine
-from kvstore.core.events import Event
 from kvstore.core.growing import Growing
 from kvstore.core.types import Outcome
 from tests.core.caller import Caller
@@ -50,17 +49,7 @@ def test_the_same_events_have_the_same_effects_without_it(
 
     monkeypatch.setattr(Growing, "grow", count)
     run = Fuzz(seed, **sizes)
-    events: list[tuple[Event, Effects]] = []
-    handle = run.world.store.handle
-
-    def handle_and_note(event: Event) -> Effects:
-        effects = handle(event)
-        events.append((event, effects))
-        return effects
-
-    run.world.store.handle = handle_and_note  # type: ignore[method-assign]
-    while run.turn():
-        pass
+    events = run.note()
     assert short[0] > 3
     monkeypatch.setattr(Growing, "grow", lambda self, engine, allocates, results: allocates)
     general = make_store(**sizes)
