@@ -114,7 +114,12 @@ CASES = (
         goal=60,
     ),
     Case(
-        name="the same, and publish the 16 blocks that were filled",
+        name="the same, in columns",
+        ours=lambda: CoreCases().step_growing_in_columns(),
+        theirs=("vllm step", "nano-vllm step"),
+    ),
+    Case(
+        name="the 16, and publish the blocks that they have filled",
         ours=lambda: CoreCases().step_growing_publishing(),
         theirs=("vllm step and publish",),
         figure=1_800,

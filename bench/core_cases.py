@@ -14,7 +14,7 @@ from kvstore.client.keys import block_keys
 from kvstore.core.blocks import NO_ROWS
 from kvstore.core.config import StoreConfig
 from kvstore.core.effects import AllocateResult, StepAnswer
-from kvstore.core.events import Allocate, Attach, Commit, Free, Operation, Step
+from kvstore.core.events import Allocate, Attach, Commit, Free, Grow, Operation, Step
 from kvstore.core.store import Store
 from kvstore.core.types import (
     BlockKey,
@@ -192,6 +192,10 @@ class CoreCases:
         """256 run, and the 16 that cross a block ask for one: what the client sends."""
         return self._step(asks_all=False, publishes=False)
 
+    def step_growing_in_columns(self) -> float:
+        """The same 16 as one Grow."""
+        return self._step(asks_all=False, publishes=False, columns=True)
+
     def step_growing_publishing(self) -> float:
         """And the blocks that they have filled are committed."""
         return self._step(asks_all=False, publishes=True)
@@ -200,7 +204,7 @@ class CoreCases:
         """256 run and all name what they need, though only 16 need a block."""
         return self._step(asks_all=True, publishes=False)
 
-    def _step(self, *, asks_all: bool, publishes: bool) -> float:
+    def _step(self, *, asks_all: bool, publishes: bool, columns: bool = False) -> float:
         driven = self.driven
         lengths = {driven.new_sequence(): 512 + number % BLOCK_TOKENS for number in range(BATCH)}
         driven.seconds(
@@ -223,6 +227,8 @@ class CoreCases:
                         Allocate(sequence=sequence, token_count=_whole(length + 1), known_blocks=known)
                     )
                 lengths[sequence] = length + 1
+            if columns:
+                operations = [_in_columns(operations)]
             seconds = driven.seconds(driven.step(*operations))
             if number >= BLOCK_TOKENS:
                 samples.append(seconds)
@@ -282,3 +288,12 @@ def _median(once: Callable[[], float]) -> float:
     while len(samples) < 3 or perf_counter() < end:
         samples.append(once())
     return median(samples[len(samples) // 10 :])
+
+
+def _in_columns(operations: Sequence[Operation]) -> Grow:
+    allocates = [each for each in operations if isinstance(each, Allocate)]
+    return Grow(
+        sequences=tuple(each.sequence for each in allocates),
+        token_counts=tuple(each.token_count for each in allocates),
+        known_blocks=tuple(each.known_blocks for each in allocates),
+    )

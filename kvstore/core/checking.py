@@ -18,6 +18,7 @@ from kvstore.core.events import (
     EndSession,
     Fork,
     Free,
+    Grow,
     Swap,
     UpdateActivity,
 )
@@ -45,6 +46,8 @@ CHILDREN_MAX = 64
 FREED_MAX = 4096
 SESSION_BYTES_MAX = 256
 KEY_BYTES = 32
+# What the fields of an Allocate are called in a Grow.
+COLUMNS = {"sequence": "sequences", "token_count": "token_counts", "known_blocks": "known_blocks"}
 
 
 class _Outlook(Struct):
@@ -76,7 +79,8 @@ class _Outlook(Struct):
 
 def check_operations(config: StoreConfig, engine: Engine, phases: Phases) -> None:
     """Raises the refusal that the step deserves, if any. Changes nothing."""
-    _at_most("operations", phases.count, config.operations_max)
+    grown = sum([len(operation.sequences) - 1 for _, operation in phases.of(Grow)])
+    _at_most("operations", phases.count + grown, config.operations_max)
     outlook = _Outlook(config, engine)
     # In the order of the phases; a kind is checked whole before the next begins.
     _check_each(outlook, "commit", _check_commit, phases.of(Commit))
@@ -85,6 +89,7 @@ def check_operations(config: StoreConfig, engine: Engine, phases: Phases) -> Non
     _check_each(outlook, "update_activity", _check_update, phases.of(UpdateActivity))
     _check_each(outlook, "end_session", _check_end, phases.of(EndSession))
     _check_each(outlook, "swap", _check_swap, phases.of(Swap))
+    _check_each(outlook, "grow", _check_grow, phases.of(Grow))
     _check_each(outlook, "allocate", _check_allocate, phases.of(Allocate))
 
 
@@ -166,6 +171,29 @@ def _check_allocate(outlook: _Outlook, operation: Allocate) -> None:
         )
     if operation.sequence not in outlook.engine.sequences and operation.sequence not in outlook.children:
         _count_new(outlook, operation.sequence, "sequence")
+
+
+def _check_grow(outlook: _Outlook, operation: Grow) -> None:
+    """Sequence by sequence as an Allocate of it; the fields are those of the columns."""
+    config, freed, known = outlook.config, outlook.freed, outlook.engine.sequences
+    lengths = len(operation.sequences), len(operation.token_counts), len(operation.known_blocks)
+    if len(set(lengths)) > 1:
+        raise FieldInvalid(
+            "columns of different lengths", field="sequences", value=lengths, remedy="one entry a sequence"
+        )
+    size, most = config.block_tokens, config.tokens_max
+    for place, (sequence, tokens, blocks) in enumerate(
+        zip(operation.sequences, operation.token_counts, operation.known_blocks, strict=True)
+    ):
+        # All is well with nearly all of them: what is wrong is found out by a check of its own.
+        good = 0 < tokens <= most and blocks * size < tokens + size
+        if not good or sequence in freed or sequence not in known:
+            single = Allocate(sequence=sequence, token_count=tokens, known_blocks=blocks)
+            try:
+                _check_allocate(outlook, single)
+            except KVStoreError as error:
+                error.field = f"{COLUMNS[error.field]}[{place}]"
+                raise
 
 
 def _check_commit(outlook: _Outlook, operation: Commit) -> None:

@@ -34,6 +34,8 @@ __all__ = [
     "ForkResult",
     "FrameCopy",
     "FreeResult",
+    "GrowResult",
+    "GrownOtherwise",
     "KeepAliveAnswer",
     "LookupAnswer",
     "Notice",
@@ -59,6 +61,24 @@ class AllocateResult(Struct, frozen=True, kw_only=True, gc=False):
     first_block: int = 0
     frames_short: int = 0
     tier_tokens: tuple[int, int, int] = (0, 0, 0)
+
+
+class GrownOtherwise(Struct, frozen=True, kw_only=True, gc=False):
+    """`place`: of the sequence in its Grow."""
+
+    place: int
+    result: AllocateResult
+
+
+class GrowResult(Struct, frozen=True, kw_only=True, gc=False):
+    """`frame_counts`: how many of `frames` are each sequence's, from its block `known_blocks` on.
+
+    `others` are those that did not simply grow; their frame count is 0.
+    """
+
+    frame_counts: tuple[int, ...]
+    frames: tuple[Frame, ...]
+    others: tuple[GrownOtherwise, ...] = ()
 
 
 class ForkResult(Struct, frozen=True, kw_only=True, gc=False):
@@ -104,6 +124,7 @@ class EndSessionResult(Struct, frozen=True, kw_only=True, gc=False):
 
 Result = (
     AllocateResult
+    | GrowResult
     | ForkResult
     | SwapResult
     | FreeResult

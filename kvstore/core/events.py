@@ -34,6 +34,7 @@ __all__ = [
     "Event",
     "Fork",
     "Free",
+    "Grow",
     "KeepAlive",
     "Lookup",
     "Operation",
@@ -61,6 +62,14 @@ class Allocate(Struct, frozen=True, kw_only=True, gc=False):
     priority: int = 0
     known_blocks: int = 0
     tenant: str = ""
+
+
+class Grow(Struct, frozen=True, kw_only=True, gc=False):
+    """Room for more tokens: an Allocate of each sequence, in columns of one length."""
+
+    sequences: tuple[SequenceId, ...]
+    token_counts: tuple[int, ...]
+    known_blocks: tuple[int, ...]
 
 
 class Fork(Struct, frozen=True, kw_only=True, gc=False):
@@ -110,7 +119,7 @@ class EndSession(Struct, frozen=True, kw_only=True, gc=False):
     tenant: str = ""
 
 
-Operation = Allocate | Fork | Swap | Free | Commit | UpdateActivity | EndSession
+Operation = Allocate | Grow | Fork | Swap | Free | Commit | UpdateActivity | EndSession
 
 # ---------------------------------------------------------------------- calls of engines
 

@@ -3,11 +3,21 @@
 from collections.abc import Sequence as Many
 from typing import Any, TypeVar
 
-from kvstore.core.events import Allocate, Commit, EndSession, Fork, Free, Operation, Swap, UpdateActivity
+from kvstore.core.events import (
+    Allocate,
+    Commit,
+    EndSession,
+    Fork,
+    Free,
+    Grow,
+    Operation,
+    Swap,
+    UpdateActivity,
+)
 
 __all__ = ["K", "Phases", "Placed"]
 
-K = TypeVar("K", Allocate, Commit, EndSession, Fork, Free, Swap, UpdateActivity)
+K = TypeVar("K", Allocate, Commit, EndSession, Fork, Free, Grow, Swap, UpdateActivity)
 Placed = list[tuple[int, K]]
 
 

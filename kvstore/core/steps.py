@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from kvstore.core.answering import Answering
 from kvstore.core.blocks import concat
+from kvstore.core.columns import allocates_of, as_columns
 from kvstore.core.committing import Committing
 from kvstore.core.config import StoreConfig
 from kvstore.core.effects import (
@@ -22,7 +23,7 @@ from kvstore.core.effects import (
     UpdateActivityResult,
 )
 from kvstore.core.engines import Engine, SessionEnd
-from kvstore.core.events import Allocate, Commit, EndSession, Fork, Free, Swap, UpdateActivity
+from kvstore.core.events import Allocate, Commit, EndSession, Fork, Free, Grow, Swap, UpdateActivity
 from kvstore.core.freeing import Freeing
 from kvstore.core.granting import Asked, Granting
 from kvstore.core.growing import Growing
@@ -96,7 +97,7 @@ class Steps:
         # Drops and session ends of this step may be past their fence already.
         self._settling.settle(engine)
         tails = Tails(self._memory, self._config.block_tokens)
-        moved = self._allocate(engine, phases.of(Allocate), time, tails, results)
+        moved = self._grow(engine, phases, time, tails, results)
         moved += self._swap_in(engine, returning, time, tails, results)
         copies = self._answering.frame_copies(tails.end(engine, step))
         return tuple([results[i] for i in range(phases.count)]), copies, moved
@@ -174,6 +175,31 @@ class Steps:
                 results[index] = self._leaving.swap_out(engine, operation, fence, time)
         return [each for each in swaps if each[1].direction is Direction.IN]
 
+    def _grow(
+        self,
+        engine: Engine,
+        phases: Phases,
+        time: float,
+        tails: Tails,
+        results: dict[int, Result],
+    ) -> list[Sequence]:
+        """A Grow that can't be served as such goes with the Allocates, as some of them."""
+        allocates, number = phases.of(Allocate), phases.count
+        singly: list[tuple[int, Grow, range]] = []
+        for index, operation in phases.of(Grow):
+            result = self._growing.grow(engine, operation, alone=not allocates)
+            if result is not None:
+                results[index] = result
+                continue
+            numbers = range(number, number + len(operation.sequences))
+            allocates = [*allocates, *zip(numbers, allocates_of(operation), strict=True)]
+            singly.append((index, operation, numbers))
+            number = numbers.stop
+        moved = self._allocate(engine, allocates, time, tails, results)
+        for index, operation, numbers in singly:
+            results[index] = as_columns(operation, [results[number] for number in numbers])
+        return moved
+
     def _allocate(
         self,
         engine: Engine,
@@ -183,7 +209,8 @@ class Steps:
         results: dict[int, Result],
     ) -> list[Sequence]:
         moved: list[Sequence] = []
-        allocates = self._growing.grow(engine, allocates, results)
+        if allocates:
+            allocates = self._growing.grow_allocates(engine, allocates, results)
         while allocates:
             # Two operations on one sequence are asked one after the other.
             now, allocates = _first_of_each(allocates)

@@ -6,6 +6,7 @@ from kvstore.core.effects import (
     AllocateResult,
     AttachAnswer,
     Effects,
+    GrowResult,
     KeepAliveAnswer,
     LookupAnswer,
     Result,
@@ -74,6 +75,8 @@ def _answer_words(effects: Effects) -> str:
 def _table_words(result: Result) -> str:
     if isinstance(result, AllocateResult | SwapResult) and result.block_table:
         return f", frames {numbers(result.block_table)}"
+    if isinstance(result, GrowResult) and result.frames:
+        return f", frames {numbers(result.frames)}"
     return ""
 
 

@@ -2,18 +2,29 @@
 
 from collections.abc import Iterator
 
-from kvstore.core.effects import AllocateResult, Result, SwapResult
-from kvstore.core.events import Allocate, Commit, EndSession, Fork, Free, Operation, Swap, UpdateActivity
+from kvstore.core.columns import as_allocates
+from kvstore.core.effects import AllocateResult, GrowResult, Result, SwapResult
+from kvstore.core.events import (
+    Allocate,
+    Commit,
+    EndSession,
+    Fork,
+    Free,
+    Grow,
+    Operation,
+    Swap,
+    UpdateActivity,
+)
 from kvstore.core.types import Direction, EngineId, Outcome, SequenceId, SequenceState, blocks_for_tokens
 from kvstore.observe.facts import Fact, Held, Ref
 from kvstore.observe.tables import Line, Tables
-from kvstore.observe.words import operation_words, result_words
+from kvstore.observe.words import count, operation_words, result_words
 
 __all__ = ["OperationTeller", "in_order", "sequences_of"]
 
 # A fact, and the blocks that are published when its step has completed.
 Told = tuple[Fact, tuple[Held, ...]]
-PHASES = (Commit, Fork, Free, UpdateActivity, EndSession, Swap, Allocate)
+PHASES = (Commit, Fork, Free, UpdateActivity, EndSession, Swap, Grow, Allocate)
 NONE: tuple[Held, ...] = ()
 
 
@@ -21,7 +32,7 @@ def sequences_of(operation: Operation) -> tuple[SequenceId, ...]:
     match operation:
         case Fork():
             return (operation.parent, *operation.children)
-        case Free():
+        case Free() | Grow():
             return operation.sequences
         case EndSession():
             return ()
@@ -48,6 +59,11 @@ class OperationTeller:
         match operation:
             case Allocate() if isinstance(result, AllocateResult):
                 yield from self._allocate(engine, text, operation, result)
+            case Grow() if isinstance(result, GrowResult):
+                for single, outcome in as_allocates(operation, result):
+                    tokens = count(single.token_count, "token")
+                    text = f"{where}: Grow sequence {single.sequence}, {tokens}"
+                    yield from self._allocate(engine, text, single, outcome)
             case Swap() if isinstance(result, SwapResult):
                 yield from self._swap(engine, text, operation, result)
             case Commit():

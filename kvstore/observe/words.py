@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from kvstore.core.effects import (
     AllocateResult,
     Decision,
+    GrowResult,
     Notice,
     PressureChanged,
     Result,
@@ -21,6 +22,7 @@ from kvstore.core.events import (
     Event,
     Fork,
     Free,
+    Grow,
     KeepAlive,
     Lookup,
     Operation,
@@ -93,6 +95,8 @@ def operation_words(operation: Operation) -> str:
             tenant = f" of {operation.tenant}" if operation.tenant else ""
             tokens = count(operation.token_count, "token")
             return f"Allocate sequence {operation.sequence}, {tokens}{session}{tenant}"
+        case Grow():
+            return f"Grow {count(len(operation.sequences), 'sequence')}: {numbers(operation.sequences)}"
         case Fork():
             return f"Fork sequence {operation.parent} to {numbers(operation.children)}"
         case Swap():
@@ -127,6 +131,9 @@ def result_words(result: Result, blocks: int = 0, block_tokens: int = 1) -> str:
             if isinstance(result, SwapResult) and result.decision is not None:
                 words.append(_decision_words(result.decision))
             return ", ".join(words)
+        case GrowResult():
+            others = "".join(f", place {each.place} {result_words(each.result)}" for each in result.others)
+            return f"{count(len(result.frames), 'frame')}{others}"
         case UpdateActivityResult():
             return f"{result.outcome.name}, {result.state.name}"
     return "OK"

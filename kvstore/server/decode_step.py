@@ -11,7 +11,6 @@ from kvstore.core.checking import CHILDREN_MAX, FREED_MAX
 from kvstore.core.config import OPERATIONS_MAX
 from kvstore.core.errors import FieldInvalid
 from kvstore.core.types import Activity, Direction, Retention, SequenceId, StepNumber, SwapMode
-from kvstore.server.columns import Columns, from_columns
 from kvstore.server.fields import block_keys, engine_id, refuse, seconds, sequence_ids, short_text, within
 from kvstore.v1 import kvstore_pb2 as pb
 
@@ -44,16 +43,14 @@ ACTIVITIES = {
 }
 
 
-def decode_step(request: pb.StepRequest, time: float) -> tuple[events.Step, Columns]:
-    columns: dict[int, int] = {}
-    step = events.Step(
+def decode_step(request: pb.StepRequest, time: float) -> events.Step:
+    return events.Step(
         time=time,
         engine=engine_id("engine", request.engine),
         step=StepNumber(request.step),
         completed_step=StepNumber(request.completed_step),
-        operations=_operations(request.operations, columns),
+        operations=_operations(request.operations),
     )
-    return step, columns
 
 
 def decode_single(engine: str, operation: events.Operation, time: float) -> events.Single:
@@ -73,6 +70,16 @@ def decode_allocate(request: pb.AllocateRequest) -> events.Allocate:
         known_blocks=request.known_blocks,
         tenant=tenant and short_text("tenant", tenant),
     )
+
+
+def _grow(request: pb.GrowRequest) -> events.Grow:
+    sequences = sequence_ids("sequences", request.sequences, OPERATIONS_MAX)
+    tokens, known = request.token_counts[:], request.known_blocks[:]
+    for name, column in (("token_counts", tokens), ("known_blocks", known)):
+        if len(column) != len(sequences) and (column or name == "token_counts"):
+            refuse(name, len(column), "not as long as sequences", f"{len(sequences)}, one for each")
+    blocks = tuple(known) if known else (0,) * len(sequences)
+    return events.Grow(sequences=sequences, token_counts=tuple(tokens), known_blocks=blocks)
 
 
 def decode_fork(request: pb.ForkRequest) -> events.Fork:
@@ -137,6 +144,7 @@ DECODERS: Mapping[str, Callable[[Any], events.Operation]] = {
     "end_session": _end_session,
     "fork": decode_fork,
     "free": decode_free,
+    "grow": _grow,
     "swap": decode_swap,
     "update_activity": _update_activity,
 }
@@ -144,29 +152,22 @@ DECODERS: Mapping[str, Callable[[Any], events.Operation]] = {
 UNARY = frozenset({"allocate", "commit", "fork", "free", "swap"})
 
 
-def _operations(operations: Sequence[pb.Operation], columns: dict[int, int]) -> tuple[events.Operation, ...]:
+def _operations(operations: Sequence[pb.Operation]) -> tuple[events.Operation, ...]:
     if len(operations) > OPERATIONS_MAX:
         refuse("operations", len(operations), "too many", f"at most {OPERATIONS_MAX} a step")
     decoded: list[events.Operation] = []
     kind: str | None = None
-    index = 0
     try:
-        for index, operation in enumerate(operations[:]):
+        for operation in operations[:]:
             kind = operation.WhichOneof("kind")
             if kind is None:
                 _refuse_unset()
-            if kind == "grow":
-                most = OPERATIONS_MAX - len(decoded) - (len(operations) - index - 1)
-                grown = from_columns(operation.grow, most)
-                columns[index] = len(grown)
-                decoded += grown
-                continue
             message = getattr(operation, kind)
             if kind in UNARY and message.engine:
                 _refuse_engine(message.engine)
             decoded.append(DECODERS[kind](message))
     except FieldInvalid as error:
-        path = f"operations[{index}]"
+        path = f"operations[{len(decoded)}]"
         raise within(f"{path}.{kind}" if kind else path, error) from None
     return tuple(decoded)
 

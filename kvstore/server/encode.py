@@ -12,14 +12,13 @@ from kvstore.core.effects import (
     AllocateResult,
     AttachAnswer,
     FrameCopy,
+    GrowResult,
     KeepAliveAnswer,
     LookupAnswer,
     Notice,
-    Result,
     SequenceMoved,
     StepAnswer,
 )
-from kvstore.core.events import Operation, Step
 from kvstore.core.types import (
     EngineId,
     EngineState,
@@ -28,8 +27,7 @@ from kvstore.core.types import (
     Tier,
 )
 from kvstore.server.clock import fill_timestamp, timestamp_today
-from kvstore.server.columns import Columns, fill_grow
-from kvstore.server.encode_results import SEQUENCE_STATES, encode_result, fill_allocate
+from kvstore.server.encode_results import SEQUENCE_STATES, encode_result, fill_allocate, fill_grow
 from kvstore.server.fields import engine_name
 from kvstore.tiers.pool import HostPool
 from kvstore.v1 import kvstore_pb2 as pb
@@ -84,42 +82,22 @@ def encode_attach(
     )
 
 
-def encode_step(event: Step, answer: StepAnswer, columns: Columns) -> pb.StepResponse:
+def encode_step(engine: EngineId, answer: StepAnswer) -> pb.StepResponse:
     response = pb.StepResponse(step=answer.step)
-    if columns:
-        _fill_with_columns(response, event.operations, answer.results, columns)
-    else:
-        add = response.results.add
-        for result in answer.results:
-            _fill_result(add(), result)
+    add = response.results.add
+    for result in answer.results:
+        # Most are of these: to make the message first and put it in would copy it.
+        if type(result) is AllocateResult:
+            fill_allocate(add().allocate, result)
+        elif type(result) is GrowResult:
+            fill_grow(add().grow, result)
+        else:
+            add().CopyFrom(encode_result(result))
     if answer.copies:
         response.copies.extend(encode_copies(answer.copies))
-    _fill_events(response.events, event.engine, answer.revision, answer.notices)
+    _fill_events(response.events, engine, answer.revision, answer.notices)
     fill_timestamp(response.lease_expire_time, answer.lease_expire_time)
     return response
-
-
-def _fill_with_columns(
-    response: pb.StepResponse, operations: Sequence[Operation], results: Sequence[Result], columns: Columns
-) -> None:
-    index, begin = 0, 0
-    while begin < len(results) or index in columns:
-        if index in columns:
-            end = begin + columns[index]
-            fill_grow(response.results.add().grow, operations[begin:end], results[begin:end])
-            begin = end
-        else:
-            _fill_result(response.results.add(), results[begin])
-            begin += 1
-        index += 1
-
-
-def _fill_result(message: pb.Result, result: Result) -> None:
-    """Most are of Allocates: to make the message first and put it in would copy it."""
-    if type(result) is AllocateResult:
-        fill_allocate(message.allocate, result)
-    else:
-        message.CopyFrom(encode_result(result))
 
 
 def encode_keep_alive(engine: EngineId, answer: KeepAliveAnswer, store_epoch: int) -> pb.KeepAliveResponse:

@@ -7,6 +7,7 @@ from kvstore.core.effects import (
     EndSessionResult,
     ForkResult,
     FreeResult,
+    GrowResult,
     Result,
     SwapResult,
     UpdateActivityResult,
@@ -22,6 +23,7 @@ __all__ = [
     "encode_result",
     "encode_swap",
     "fill_allocate",
+    "fill_grow",
 ]
 
 OUTCOMES = {
@@ -42,6 +44,13 @@ def encode_allocate(result: AllocateResult) -> pb.AllocateResponse:
     response = pb.AllocateResponse()
     fill_allocate(response, result)
     return response
+
+
+def fill_grow(response: pb.GrowResponse, result: GrowResult) -> None:
+    response.frame_counts.extend(result.frame_counts)
+    response.frames.extend(result.frames)
+    for other in result.others:
+        fill_allocate(response.others.add(place=other.place).result, other.result)
 
 
 def encode_fork(result: ForkResult) -> pb.ForkResponse:
@@ -77,6 +86,10 @@ def encode_result(result: Result) -> pb.Result:
     match result:
         case AllocateResult():
             return pb.Result(allocate=encode_allocate(result))
+        case GrowResult():
+            grown = pb.Result()
+            fill_grow(grown.grow, result)
+            return grown
         case CommitResult():
             return pb.Result(commit=pb.CommitResponse())
         case FreeResult():

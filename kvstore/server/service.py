@@ -11,7 +11,6 @@ from kvstore.core import effects, events
 from kvstore.core.errors import CheckFailed, KVStoreError
 from kvstore.server.calls import MESSAGE_BYTES_MAX, Handler, Streams, answering, streaming, waiting
 from kvstore.server.clock import now
-from kvstore.server.columns import outside_columns
 from kvstore.server.decode import decode_attach, decode_detach, decode_keep_alive, decode_lookup
 from kvstore.server.decode_step import (
     decode_allocate,
@@ -98,12 +97,8 @@ class _Service:
         return pb.DetachResponse()
 
     def step(self, request: pb.StepRequest) -> pb.StepResponse:
-        event, columns = decode_step(request, now())
-        try:
-            answer = self._driver.ask(event, effects.StepAnswer)
-        except KVStoreError as error:
-            raise outside_columns(error, columns) from error
-        return encode_step(event, answer, columns)
+        event = decode_step(request, now())
+        return encode_step(event.engine, self._driver.ask(event, effects.StepAnswer))
 
     def allocate(self, request: pb.AllocateRequest) -> pb.AllocateResponse:
         result, answer = self._single(request.engine, decode_allocate(request), effects.AllocateResult)

@@ -3,10 +3,12 @@
 import random
 from functools import partial
 
+from kvstore.core.columns import as_allocates
 from kvstore.core.effects import (
     AllocateResult,
     AttachAnswer,
     ForkResult,
+    GrowResult,
     KeepAliveAnswer,
     LookupAnswer,
     Notice,
@@ -23,6 +25,7 @@ from kvstore.core.events import (
     Event,
     Fork,
     Free,
+    Grow,
     KeepAlive,
     Lookup,
     Operation,
@@ -266,6 +269,9 @@ class SimEngine:
             case Allocate(), AllocateResult():
                 if not self.lines[operation.sequence].take_allocate(operation, result):
                     self.lines.pop(operation.sequence)
+            case Grow(), GrowResult():
+                for single, outcome in as_allocates(operation, result):
+                    self._take(single, outcome)
             case Swap(direction=Direction.OUT), SwapResult():
                 self.lines[operation.sequence].take_swap_out(result)
             case Swap(), SwapResult():

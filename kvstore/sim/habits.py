@@ -19,7 +19,7 @@ from kvstore.sim.engine import SimEngine
 from kvstore.sim.line import Line
 from kvstore.sim.ops import allocate, end_session, free, swap_in
 from kvstore.sim.texts import BLOCK_TOKENS, Content, Texts
-from kvstore.sim.verbs import ask_back, begin, commit_full, free_line, grow, preempt, rest, split
+from kvstore.sim.verbs import ask_back, begin, commit_full, free_line, grow, in_columns, preempt, rest, split
 from kvstore.sim.wrong import Wrong
 
 __all__ = ["PHASES", "Habits"]
@@ -54,6 +54,8 @@ class Habits:
         else:
             # An engine may learn late how far its GPU has come.
             late = rng.random() < 0.2
+            if rng.random() < 0.5:
+                operations = in_columns(operations)
             engine.take_step(operations, rng.randint(engine.reported, engine.completed) if late else None)
             if rng.random() < 0.05:
                 engine.resend()

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from kvstore.core.events import Allocate, Commit, EndSession, Fork, Free, Swap, UpdateActivity
+from kvstore.core.events import Allocate, Commit, EndSession, Fork, Free, Grow, Swap, UpdateActivity
 from kvstore.core.types import Activity, BlockKey, Direction, Retention, SequenceId, SwapMode
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "end_session",
     "fork",
     "free",
+    "grow",
     "swap_in",
     "swap_out",
 ]
@@ -70,6 +71,14 @@ def activity(
         activity=doing,
         filled_tokens=filled_tokens,
         resume_delay_seconds=resume_delay_seconds,
+    )
+
+
+def grow(sequences: Sequence[int], token_counts: Sequence[int], known_blocks: Sequence[int]) -> Grow:
+    return Grow(
+        sequences=tuple(map(SequenceId, sequences)),
+        token_counts=tuple(token_counts),
+        known_blocks=tuple(known_blocks),
     )
 
 

@@ -3,7 +3,8 @@
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
-from kvstore.core.effects import AllocateResult, SequenceMoved, StepAnswer, SwapResult, Transfer
+from kvstore.core.columns import as_allocates
+from kvstore.core.effects import AllocateResult, GrowResult, SequenceMoved, StepAnswer, SwapResult, Transfer
 from kvstore.core.events import (
     Allocate,
     Commit,
@@ -11,6 +12,7 @@ from kvstore.core.events import (
     Event,
     Fork,
     Free,
+    Grow,
     Operation,
     Single,
     Step,
@@ -184,6 +186,9 @@ class _Teller:
                 before = self._tables.get(key, [])
                 table = before[: result.first_block] + list(result.block_table)
                 yield from self._given(time, key, before, table, f"{who} Allocate gives")
+            case Grow(), GrowResult():
+                for single, outcome in as_allocates(operation, result):
+                    yield from self._operation(time, number, who, single, outcome)
             case Swap(direction=Direction.IN), SwapResult(outcome=Outcome.OK):
                 key = (number, int(operation.sequence))
                 yield from self._given(time, key, [], list(result.block_table), f"{who} Swap in gives")

@@ -5,12 +5,13 @@ from collections.abc import Sequence
 
 from kvstore.core.events import Allocate, Operation
 from kvstore.core.types import Activity, Retention, SequenceState, SwapMode
+from kvstore.sim import ops
 from kvstore.sim.engine import SimEngine
 from kvstore.sim.line import Line
 from kvstore.sim.ops import activity, allocate, commit, fork, free, swap_in, swap_out
 from kvstore.sim.texts import BLOCK_TOKENS, Content, Texts, keys_of
 
-__all__ = ["ask_back", "begin", "commit_full", "free_line", "grow", "preempt", "rest", "split"]
+__all__ = ["ask_back", "begin", "commit_full", "free_line", "grow", "in_columns", "preempt", "rest", "split"]
 
 
 def begin(
@@ -28,6 +29,23 @@ def grow(line: Line, more: Sequence[int], known_blocks: int) -> Operation:
         line.tokens += more
     most = min(len(line.table), -(-len(line.tokens) // BLOCK_TOKENS))
     return allocate(line.id, len(line.tokens), known_blocks=min(known_blocks, most))
+
+
+def in_columns(operations: Sequence[Operation]) -> list[Operation]:
+    """The same, with all Allocates that tell no more than a Grow can in one."""
+    plain = [each for each in operations if isinstance(each, Allocate) and each == _plain(each)]
+    if not plain:
+        return list(operations)
+    columns = ops.grow(
+        [each.sequence for each in plain],
+        [each.token_count for each in plain],
+        [each.known_blocks for each in plain],
+    )
+    return [*(each for each in operations if each not in plain), columns]
+
+
+def _plain(operation: Allocate) -> Allocate:
+    return allocate(operation.sequence, operation.token_count, known_blocks=operation.known_blocks)
 
 
 def commit_full(line: Line, first: int) -> list[Operation]:

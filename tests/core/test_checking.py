@@ -13,7 +13,7 @@ from kvstore.core.errors import (
 from kvstore.core.events import Free, Operation
 from kvstore.core.types import Activity, BlockKey, SequenceId, SequenceState
 from tests.core.caller import Caller
-from tests.core.ops import activity, allocate, commit, end_session, fork, free, swap_in, swap_out
+from tests.core.ops import activity, allocate, commit, end_session, fork, free, grow, swap_in, swap_out
 from tests.core.snapshot import snapshot
 from tests.core.world import World, keys_of, make_store, text
 
@@ -33,6 +33,16 @@ REFUSALS: dict[str, tuple[tuple[Operation, ...], type[KVStoreError], str]] = {
     "tenant not allowed": ((allocate(7, 4, tenant="c"),), TenantRefused, "allocate.tenant"),
     "allocated and freed": ((allocate(1, 12), free(1)), FieldInvalid, "allocate.sequence"),
     "new and freed": ((allocate(7, 4), free(7)), FieldInvalid, "allocate.sequence"),
+    "grown in uneven columns": (
+        (grow([1], [], [1]),),
+        FieldInvalid,
+        "grow",
+    ),
+    "grown to no tokens": ((grow([1, 5], [12, 0], [3, 0]),), FieldInvalid, "grow.token_counts[1]"),
+    "grown by known blocks": ((grow([1], [12], [4]),), FieldInvalid, "grow.known_blocks[0]"),
+    "grown and freed": ((grow([5, 1], [8, 12], [1, 1]), free(1)), FieldInvalid, "grow.sequences[1]"),
+    "grown, too many": ((grow(range(20, 29), [4] * 9, [0] * 9),), FieldInvalid, "operations"),
+    "grown, too many new": ((grow(range(20, 26), [4] * 6, [0] * 6),), FieldInvalid, "grow.sequences["),
     "too many sequences": (tuple(allocate(10 + i, 4) for i in range(4)), FieldInvalid, "operations[3]"),
     "too many children": ((fork(1, *range(100, 165)),), FieldInvalid, "fork.children"),
     "too many sequences by fork": ((fork(1, 20, 21, 22, 23),), FieldInvalid, "fork.children"),

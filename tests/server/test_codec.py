@@ -81,8 +81,7 @@ def test_a_step_of_every_operation_is_decoded_field_by_field() -> None:
         ),
         pb.Operation(end_session=pb.EndSessionRequest(session="chat", tenant="ann")),
     )
-    event, columns = decode_step(request, 12.5)
-    assert not columns
+    event = decode_step(request, 12.5)
     assert (event.time, event.engine, event.step, event.completed_step) == (12.5, ENGINE, 7, 5)
     assert event.operations == (
         events.Allocate(
@@ -110,7 +109,7 @@ def test_unset_fields_take_the_core_defaults() -> None:
         pb.Operation(free=pb.FreeRequest(sequences=[4])),
         pb.Operation(update_activity=pb.UpdateActivityRequest(sequence=1, activity=pb.ACTIVITY_WAITING)),
     )
-    swap, free, activity = decode_step(request, 0.0)[0].operations
+    swap, free, activity = decode_step(request, 0.0).operations
     assert swap == events.Swap(sequence=SequenceId(1), direction=Direction.IN)
     assert free == events.Free(sequences=(SequenceId(4),))
     assert activity == events.UpdateActivity(sequence=SequenceId(1), activity=Activity.WAITING)
@@ -293,8 +292,7 @@ def test_a_step_answer_of_every_result_is_encoded() -> None:
         notices=(moved, pressure),
         lease_expire_time=clock.now(),
     )
-    event, columns = decode_step(step(), 0.0)
-    message = encode_step(event, answer, columns)
+    message = encode_step(ENGINE, answer)
     allocate = message.results[0].allocate
     assert (allocate.outcome, allocate.state) == (pb.OUTCOME_OK, pb.Sequence.SWAPPING_IN)
     assert (list(allocate.block_table), allocate.first_block, allocate.frames_short) == ([5, 0], 2, 1)

@@ -743,6 +743,7 @@ class Operation(_message.Message):
     COMMIT_FIELD_NUMBER: _builtins.int
     UPDATE_ACTIVITY_FIELD_NUMBER: _builtins.int
     END_SESSION_FIELD_NUMBER: _builtins.int
+    GROW_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def allocate(self) -> Global___Allocate: ...
     @_builtins.property
@@ -757,6 +758,8 @@ class Operation(_message.Message):
     def update_activity(self) -> Global___UpdateActivity: ...
     @_builtins.property
     def end_session(self) -> Global___EndSession: ...
+    @_builtins.property
+    def grow(self) -> Global___Grow: ...
     def __init__(
         self,
         *,
@@ -767,12 +770,13 @@ class Operation(_message.Message):
         commit: Global___Commit | None = ...,
         update_activity: Global___UpdateActivity | None = ...,
         end_session: Global___EndSession | None = ...,
+        grow: Global___Grow | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["allocate", b"allocate", "commit", b"commit", "end_session", b"end_session", "fork", b"fork", "free", b"free", "kind", b"kind", "swap", b"swap", "update_activity", b"update_activity"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["allocate", b"allocate", "commit", b"commit", "end_session", b"end_session", "fork", b"fork", "free", b"free", "grow", b"grow", "kind", b"kind", "swap", b"swap", "update_activity", b"update_activity"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allocate", b"allocate", "commit", b"commit", "end_session", b"end_session", "fork", b"fork", "free", b"free", "kind", b"kind", "swap", b"swap", "update_activity", b"update_activity"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allocate", b"allocate", "commit", b"commit", "end_session", b"end_session", "fork", b"fork", "free", b"free", "grow", b"grow", "kind", b"kind", "swap", b"swap", "update_activity", b"update_activity"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["allocate", "fork", "swap", "free", "commit", "update_activity", "end_session"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["allocate", "fork", "swap", "free", "commit", "update_activity", "end_session", "grow"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -818,6 +822,34 @@ class Allocate(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Allocate: _TypeAlias = Allocate  # noqa: Y015
+
+@_typing.final
+class Grow(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SEQUENCES_FIELD_NUMBER: _builtins.int
+    TOKEN_COUNTS_FIELD_NUMBER: _builtins.int
+    KNOWN_BLOCKS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def sequences(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def token_counts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def known_blocks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        sequences: _abc.Iterable[_builtins.int] | None = ...,
+        token_counts: _abc.Iterable[_builtins.int] | None = ...,
+        known_blocks: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["known_blocks", b"known_blocks", "sequences", b"sequences", "token_counts", b"token_counts"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Grow: _TypeAlias = Grow  # noqa: Y015
 
 @_typing.final
 class Fork(_message.Message):
@@ -1181,6 +1213,7 @@ class Result(_message.Message):
     COMMIT_RESULT_FIELD_NUMBER: _builtins.int
     UPDATE_ACTIVITY_RESULT_FIELD_NUMBER: _builtins.int
     END_SESSION_RESULT_FIELD_NUMBER: _builtins.int
+    GROW_RESULT_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def allocate_result(self) -> Global___AllocateResult: ...
     @_builtins.property
@@ -1195,6 +1228,8 @@ class Result(_message.Message):
     def update_activity_result(self) -> Global___UpdateActivityResult: ...
     @_builtins.property
     def end_session_result(self) -> Global___EndSessionResult: ...
+    @_builtins.property
+    def grow_result(self) -> Global___GrowResult: ...
     def __init__(
         self,
         *,
@@ -1205,12 +1240,13 @@ class Result(_message.Message):
         commit_result: Global___CommitResult | None = ...,
         update_activity_result: Global___UpdateActivityResult | None = ...,
         end_session_result: Global___EndSessionResult | None = ...,
+        grow_result: Global___GrowResult | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["allocate_result", b"allocate_result", "commit_result", b"commit_result", "end_session_result", b"end_session_result", "fork_result", b"fork_result", "free_result", b"free_result", "kind", b"kind", "swap_result", b"swap_result", "update_activity_result", b"update_activity_result"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["allocate_result", b"allocate_result", "commit_result", b"commit_result", "end_session_result", b"end_session_result", "fork_result", b"fork_result", "free_result", b"free_result", "grow_result", b"grow_result", "kind", b"kind", "swap_result", b"swap_result", "update_activity_result", b"update_activity_result"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allocate_result", b"allocate_result", "commit_result", b"commit_result", "end_session_result", b"end_session_result", "fork_result", b"fork_result", "free_result", b"free_result", "kind", b"kind", "swap_result", b"swap_result", "update_activity_result", b"update_activity_result"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allocate_result", b"allocate_result", "commit_result", b"commit_result", "end_session_result", b"end_session_result", "fork_result", b"fork_result", "free_result", b"free_result", "grow_result", b"grow_result", "kind", b"kind", "swap_result", b"swap_result", "update_activity_result", b"update_activity_result"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["allocate_result", "fork_result", "swap_result", "free_result", "commit_result", "update_activity_result", "end_session_result"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["allocate_result", "fork_result", "swap_result", "free_result", "commit_result", "update_activity_result", "end_session_result", "grow_result"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -1254,6 +1290,57 @@ class AllocateResult(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___AllocateResult: _TypeAlias = AllocateResult  # noqa: Y015
+
+@_typing.final
+class GrowResult(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FRAME_COUNTS_FIELD_NUMBER: _builtins.int
+    FRAMES_FIELD_NUMBER: _builtins.int
+    OTHERS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def frame_counts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def frames(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def others(self) -> _containers.RepeatedCompositeFieldContainer[Global___GrownOtherwise]: ...
+    def __init__(
+        self,
+        *,
+        frame_counts: _abc.Iterable[_builtins.int] | None = ...,
+        frames: _abc.Iterable[_builtins.int] | None = ...,
+        others: _abc.Iterable[Global___GrownOtherwise] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame_counts", b"frame_counts", "frames", b"frames", "others", b"others"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GrowResult: _TypeAlias = GrowResult  # noqa: Y015
+
+@_typing.final
+class GrownOtherwise(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PLACE_FIELD_NUMBER: _builtins.int
+    RESULT_FIELD_NUMBER: _builtins.int
+    place: _builtins.int
+    @_builtins.property
+    def result(self) -> Global___AllocateResult: ...
+    def __init__(
+        self,
+        *,
+        place: _builtins.int = ...,
+        result: Global___AllocateResult | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["result", b"result"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["place", b"place", "result", b"result"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GrownOtherwise: _TypeAlias = GrownOtherwise  # noqa: Y015
 
 @_typing.final
 class ForkResult(_message.Message):
