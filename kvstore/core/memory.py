@@ -157,13 +157,19 @@ class Memory:
             self._end(private)
 
     def _leave_below(self, tier: Tier, rows: Rows) -> None:
-        """Tails first, copies go that are not valid, and unclaimed ones of blocks that can't be found."""
+        """Tails first, copies go that are not valid, and unclaimed ones of blocks that can't be found.
+
+        Of a claimed block that can't be found the copy on disk will do: one that has passed through the
+        CPU tier is no cache, and nobody would ever evict it.
+        """
         blocks = self.blocks
         rows = rows[blocks.frame[tier][rows] != NO_FRAME]
         if rows.size:
-            useless = ~(blocks.indexed[rows] & blocks.valid[tier][rows])
-            idle = (blocks.pins[tier][rows] == 0) & (blocks.claims[rows] == 0)
-            self.drop_replicas(tier, rows[useless & idle])
+            indexed, valid = blocks.indexed[rows], blocks.valid[tier][rows]
+            useless = ~(indexed & valid) & (blocks.claims[rows] == 0)
+            if tier is CPU:
+                useless |= ~indexed & valid & blocks.valid[GPU][rows] & blocks.valid[DISK][rows]
+            self.drop_replicas(tier, rows[useless & (blocks.pins[tier][rows] == 0)])
 
     def _leave_unfilled(self, rows: Rows) -> None:
         """Of cached blocks: GPU frames that were to be filled for somebody who is gone."""

@@ -29,6 +29,8 @@ class ShadowDisk(Generic[P]):
 
     def __init__(self) -> None:
         self._entries: dict[Name, Stored[P]] = {}
+        # Dropped since they could not be read, and not deleted since: a claim may have them read again.
+        self._lost: set[Name] = set()
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -39,6 +41,7 @@ class ShadowDisk(Generic[P]):
     def put(self, key: StoredKey, parts: tuple[P, ...]) -> None:
         self._entries.pop(_name(key), None)
         self._entries[_name(key)] = Stored(key, parts)
+        self._lost.discard(_name(key))
 
     def part(self, key: StoredKey, rank: int) -> P:
         entry = self._entries.get(_name(key))
@@ -49,10 +52,12 @@ class ShadowDisk(Generic[P]):
     def delete(self, delete: DiskDelete) -> None:
         for key in delete.keys:
             self._entries.pop(_name(key), None)
+            self._lost.discard(_name(key))
 
     def drop(self, key: StoredKey) -> None:
         """A block that can't be read any more."""
-        self._entries.pop(_name(key), None)
+        if self._entries.pop(_name(key), None) is not None:
+            self._lost.add(_name(key))
 
     def flip(self, index: int) -> StoredKey:
         """Damages an entry, counted from the one that was written longest ago."""
@@ -60,9 +65,10 @@ class ShadowDisk(Generic[P]):
         entry.flipped = True
         return entry.key
 
-    def is_flipped(self, key: StoredKey) -> bool:
+    def is_bad(self, key: StoredKey) -> bool:
+        """Whether a read of it fails."""
         entry = self._entries.get(_name(key))
-        return entry is not None and entry.flipped
+        return entry.flipped if entry is not None else _name(key) in self._lost
 
     def find(self) -> tuple[StoredKey, ...]:
         """What a new store is told, as the disk tier does: each block after its parent, chains in the

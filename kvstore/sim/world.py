@@ -150,7 +150,7 @@ class World:
         """An entry is right as a whole or not at all, and a bad one is dropped when it is read."""
         disk, ranks = self.shadow.disk, self.shadow.ranks
         bad = {place for _, place in moving.failed}
-        bad |= {place for place, key in enumerate(moving.transfer.keys) if disk.is_flipped(key)}
+        bad |= {place for place, key in enumerate(moving.transfer.keys) if disk.is_bad(key)}
         for place in bad:
             moving.failed |= {(rank, place) for rank in ranks}
             disk.drop(moving.transfer.keys[place])

@@ -248,3 +248,31 @@ def test_after_a_write_that_failed_later_turns_still_go_down() -> None:
         caller.cache(text(number, 4), session=f"s{number}")
         world.drain()
     assert world.free_frames()[2] == 16 - 4
+
+
+def test_a_swap_in_of_blocks_that_nobody_can_find_any_more_does_not_fill_the_passage() -> None:
+    """They lie on disk, claimed; once loaded, their copies in the CPU tier make way for the next ones."""
+    world = World(make_store(gpu_frames=16, cpu_frames=2, disk_frames=16, transfer_blocks_max=1))
+    tokens = text(1, 32)
+    world.find(tokens)
+    caller = Caller(world)
+    caller.allocate(1, 33, keys_of(tokens))
+    world.drain()
+    caller.step(swap_out(1, 32))
+    caller.step()
+    assert caller.state(1) is SequenceState.SWAPPED
+    caller.allocate(90, 64)
+    caller.step(free(90))
+    caller.step()
+    # Another prompt finds that the third block can't be read: it and what hangs on it leave the index.
+    caller.allocate(2, 13, keys_of(tokens)[:3])
+    while world.under_way:
+        moving = world.under_way[0]
+        keys = [stored.key for stored in moving.transfer.keys]
+        world.end(moving, failed=[0] if keys == [keys_of(tokens)[2]] else [])
+    caller.step(free(2))
+    caller.step()
+    assert caller.lookup(keys_of(tokens)).blocks_cached == 2
+    caller.swap_in(1)
+    world.drain()
+    assert caller.state(1) is SequenceState.RESIDENT
