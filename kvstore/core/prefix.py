@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from kvstore.core.blocks import NO_FRAME, NO_ROW, ONE, Blocks, as_table, none_of
 from kvstore.core.errors import check
-from kvstore.core.types import BlockKey, BlockRow, DomainId, NamespaceId, Rows, StoredKey, TenantId, Tier
+from kvstore.core.types import BlockKey, BlockRow, DomainId, NamespaceId, Rows, TenantId, Tier
 
 __all__ = ["PrefixIndex", "Publication", "domain_id", "domain_parts"]
 
@@ -152,43 +152,31 @@ class PrefixIndex:
         new.add(publication.domain, publication.owner, [*chain.values()], parent, first)
         return max(place, end)
 
-    def restore(self, rows: list[BlockRow], stored: Sequence[StoredKey]) -> Rows:
-        """Makes blocks findable that lie on disk, each after its parent. The index is empty."""
-        new = _New(rows=[*rows], owners=[0] * len(rows))
-        keys, depth_of = self._blocks.key, {NO_ROW: -1}
-        domain, known = None, dict[BlockKey, BlockRow]()
-        for row, block in zip(rows, stored, strict=True):
-            if (block.namespace, block.tenant) != domain:
-                domain = block.namespace, block.tenant
-                number = domain_id(*domain)
-                known = self._rows.setdefault(number, {})
-            key, parent_key = block.key, block.parent
-            check(key not in known, "a key was found twice")
-            parent = known.get(parent_key, NO_ROW) if parent_key else NO_ROW
-            check(parent != NO_ROW or not parent_key, "a block was found before its parent")
-            known[key] = row
-            keys[row] = key
-            depth_of[row] = depth = depth_of[parent] + 1
-            new.parents.append(parent)
-            new.depths.append(depth)
-            new.domains.append(number)
-        return self._set_facts(new)
+    def restore(self, domain: DomainId, keys: list[BlockKey], rows: list[int]) -> None:
+        """Blocks that lie on disk can be found from now on. Their parents are set at once after it."""
+        known = self._rows.setdefault(domain, {})
+        count = len(known) + len(keys)
+        known.update(zip(keys, cast("list[BlockRow]", rows), strict=True))
+        check(len(known) == count, "a key was found twice")
 
     def _set_facts(self, new: "_New") -> Rows:
-        blocks = self._blocks
         rows = np.array(new.rows, np.intp)
-        parents = np.array(new.parents, np.intp)
-        blocks.domain[rows] = new.domains
-        blocks.owner[rows] = new.owners
+        self._blocks.domain[rows] = new.domains
+        self._blocks.owner[rows] = new.owners
+        self._blocks.depth[rows] = new.depths
+        self.set_parents(rows, np.array(new.parents, np.intp))
+        return rows
+
+    def set_parents(self, rows: Rows, parents: Rows) -> None:
+        """Of blocks that can be found from now on."""
+        blocks = self._blocks
         blocks.parent[rows] = parents
-        blocks.depth[rows] = new.depths
         blocks.indexed[rows] = True
         parents = parents[parents != NO_ROW]
         check(blocks.indexed[parents].all(), "a block was published before its parent")
         np.add.at(blocks.children, parents, ONE)
         for tier in Tier:
             self.count_children(tier, rows[blocks.frame[tier][rows] != NO_FRAME], 1)
-        return rows
 
     def remove(self, rows: Rows) -> None:
         """Makes blocks unfindable; their replicas stay. All of their children go with them."""

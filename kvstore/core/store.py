@@ -52,12 +52,12 @@ from kvstore.core.ports import EvictionPolicy, SwapPolicy
 from kvstore.core.prefix import domain_id
 from kvstore.core.pressure import PressureGauge
 from kvstore.core.reporting import report_usage
-from kvstore.core.restoring import most_recent_chains, tails_first
+from kvstore.core.restoring import restore_blocks
 from kvstore.core.sequences import Sequence
 from kvstore.core.settling import Settling
 from kvstore.core.steps import Steps
 from kvstore.core.swaps import Swaps
-from kvstore.core.types import DISK, RESIDENT, RUNNING, EngineId, Revision, StepNumber, Tier
+from kvstore.core.types import RESIDENT, RUNNING, EngineId, Revision, StepNumber, Tier
 from kvstore.core.usage import Usage
 
 __all__ = ["Store"]
@@ -232,21 +232,8 @@ class Store:
         self._watch_pressure(event.time)
 
     def _restore(self, event: BlocksFound) -> None:
-        """Blocks that lie on disk: the most recent ones, as many as the tier holds."""
         check(not self.membership.engines, "blocks were found after an engine had attached")
-        room = self.memory.pools[DISK].free_count
-        kept = event.blocks
-        if len(kept) > room:
-            chosen = most_recent_chains(event.blocks, room)
-            self.memory.deleted += [block for block in event.blocks if block not in chosen]
-            kept = tuple(chosen)
-        rows = self.memory.blocks.take_rows(len(kept))
-        self.memory.add_replicas(DISK, rows)
-        self.memory.blocks.valid[DISK][rows] = True
-        self.memory.blocks.writer[rows] = [block.writer for block in kept]
-        numbers = rows.tolist()
-        self.memory.prefix.restore(numbers, kept)
-        self.memory.eviction.touch(DISK, np.array(tails_first(numbers, kept), np.intp))
+        restore_blocks(self.memory, event.blocks)
 
     # ------------------------------------------------------------------------------ news
 

@@ -16,7 +16,6 @@ import mmap
 import os
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -26,17 +25,10 @@ from numpy.typing import NDArray
 from kvstore.core.errors import ConfigInvalid, check
 from kvstore.core.types import StoredKey
 from kvstore.tiers.disk_folder import claim_folder, disk_invalid, warn_of_space
-from kvstore.tiers.disk_format import (
-    BlockEntry,
-    block_name,
-    namespace_of,
-    new_entry,
-    stored_bytes,
-    stored_key,
-    tenant_of,
-)
+from kvstore.tiers.disk_format import block_name, new_entry, stored_bytes
 from kvstore.tiers.disk_health import DiskCounts, WriteHealth
-from kvstore.tiers.disk_order import order_chains
+from kvstore.tiers.disk_index import FoundBlocks
+from kvstore.tiers.disk_order import keys_in_order
 from kvstore.tiers.disk_table import BlockTable, DiskFault, Held, NewBlock
 from kvstore.tiers.names import NameKind, Names
 
@@ -78,8 +70,8 @@ class DiskTier:
             self.names = Names(rows)
             self._names_saved = len(rows)
             self._held = Held()
-            # As it was found; kept for the first that asks what is stored, as reading it takes seconds.
-            self._index: dict[bytes, BlockEntry] | None = self._read_index()
+            # As it was found; kept for the first that asks what is stored, so that it is read once.
+            self._index: FoundBlocks | None = self._read_index()
             self._take_stock(self._index)
             if self.held_bytes > self._room_bytes:
                 # The cap was larger once. What is too much can be deleted only where there is room for that.
@@ -138,7 +130,6 @@ class DiskTier:
         Deletes what can't be reached because a block that it hangs on is missing. None where the
         index can't be read: then nothing more is written, for a damaged tree isn't worth adding to.
         """
-        own = self.names.namespaces_of_size(block_bytes_all_ranks)
         try:
             index = self._read_index() if self._index is None else self._index
         except DiskFault as error:
@@ -147,12 +138,11 @@ class DiskTier:
             log.error("%s: nothing is written any more: %s", self.folder, self.degraded_reason)
             return []
         self._index = None
-        prefixes = {namespace.to_bytes(4) for namespace in own}
-        entries = {name: entry for name, entry in index.items() if name[:4] in prefixes}
-        order, orphans = order_chains(entries)
+        is_own = np.isin(index.namespace, list(self.names.namespaces_of_size(block_bytes_all_ranks)))
+        keys, orphans = keys_in_order(index if is_own.all() else index.take(is_own))
         self.counts.orphans += len(orphans)
         self._delete_many(orphans)
-        return [stored_key(name, entries[name]) for name in order]
+        return keys
 
     def write(self, keys: Sequence[StoredKey], payloads: Sequence[Sequence[memoryview]]) -> None:
         """Stores blocks, each given as one part a rank: all of them, durably, or none."""
@@ -206,17 +196,15 @@ class DiskTier:
             os.close(self._claim)
             self._claim = -1
 
-    def _take_stock(self, index: dict[bytes, BlockEntry]) -> None:
-        sizes = Counter([(name[:4], entry.size) for name, entry in index.items()])
-        for (namespace, size), count in sizes.items():
-            held = stored_bytes(size, self._table.page_bytes)
-            self._held[namespace_of(namespace)] += count * held
+    def _take_stock(self, index: FoundBlocks) -> None:
+        for namespace in np.unique(index.namespace).tolist():
+            sizes, counts = np.unique(index.size[index.namespace == namespace], return_counts=True)
+            for size, count in zip(sizes.tolist(), counts.tolist(), strict=True):
+                self._held[namespace] += count * stored_bytes(size, self._table.page_bytes)
         # Where their rows are lost, nobody else may come to be called so.
-        for domain in {name[:8] for name in index}:
-            self.names.reserve(NameKind.NAMESPACE, namespace_of(domain))
-            self.names.reserve(NameKind.TENANT, tenant_of(domain))
-        for writer in {entry.writer for entry in index.values()}:
-            self.names.reserve(NameKind.WRITER, writer)
+        self.names.reserve(NameKind.NAMESPACE, int(index.namespace.max(initial=0)))
+        self.names.reserve(NameKind.TENANT, int(index.tenant.max(initial=0)))
+        self.names.reserve(NameKind.WRITER, int(index.writer.max(initial=0)))
 
     def _admit(self, batch: dict[bytes, NewBlock]) -> None:
         """The core keeps to the capacity it was told. Where it errs, or deletes have failed, this holds."""
@@ -254,10 +242,10 @@ class DiskTier:
             with self._writing:
                 self._delete(names[start : start + DELETE_MAX])
 
-    def _read_index(self) -> dict[bytes, BlockEntry]:
-        entries, bad = self._table.read_index()
+    def _read_index(self) -> FoundBlocks:
+        found, bad = self._table.read_index()
         self.counts.bad_entries += len(bad)
         for name in bad:
             log.warning("%s: block %s is dropped: its entry can't be read", self.folder, name.hex())
         self._delete_many(bad)
-        return entries
+        return found

@@ -25,12 +25,14 @@ import xxhash
 from msgspec import Struct
 
 from kvstore.core.errors import check
-from kvstore.core.types import BlockKey, NamespaceId, StoredKey, TenantId, WriterId
+from kvstore.core.types import BlockKey, NamespaceId, StoredKey, WriterId
 from kvstore.tiers.names import ID_MAX, NameKind, NameRow
 
 __all__ = [
+    "ENTRY_VERSION",
     "FORMAT",
     "MAGIC",
+    "SUM_BYTES",
     "TABLES",
     "BlockEntry",
     "block_name",
@@ -39,8 +41,6 @@ __all__ = [
     "new_entry",
     "pack_name_row",
     "stored_bytes",
-    "stored_key",
-    "tenant_of",
     "unpack_name_row",
 ]
 
@@ -56,7 +56,7 @@ INDEX_BYTES = 512
 NO_PARENT = bytes(32)
 _BLOCK_NAME = struct.Struct(">II32s")
 _ENTRY = struct.Struct(">BQ32s16sIQ")
-_ENTRY_VERSION = 2
+ENTRY_VERSION: Final = 2
 _ID = struct.Struct(">I")
 SUM_BYTES: Final = 16
 
@@ -66,23 +66,8 @@ def block_name(key: StoredKey) -> bytes:
     return _BLOCK_NAME.pack(key.namespace, key.tenant, key.key)
 
 
-def stored_key(name: bytes, entry: "BlockEntry") -> StoredKey:
-    namespace, tenant, key = _BLOCK_NAME.unpack(name)
-    return StoredKey(
-        namespace=NamespaceId(namespace),
-        tenant=TenantId(tenant),
-        key=BlockKey(key),
-        parent=entry.parent,
-        writer=entry.writer,
-    )
-
-
 def namespace_of(name: bytes) -> NamespaceId:
     return NamespaceId(int.from_bytes(name[:4]))
-
-
-def tenant_of(name: bytes) -> TenantId:
-    return TenantId(int.from_bytes(name[4:8]))
 
 
 def checksum_of(name: bytes, parts: Iterable[memoryview]) -> bytes:
@@ -111,14 +96,14 @@ class BlockEntry(Struct, frozen=True, kw_only=True, gc=False):
         """For the block of this name, with a checksum over both."""
         check(len(self.parent) in (0, 32), f"a parent key of {len(self.parent)} bytes")
         parent = self.parent or NO_PARENT
-        fields = _ENTRY.pack(_ENTRY_VERSION, self.size, parent, self.checksum, self.writer, self.created_ns)
+        fields = _ENTRY.pack(ENTRY_VERSION, self.size, parent, self.checksum, self.writer, self.created_ns)
         return fields + _sum("blocks", name, fields)
 
     @classmethod
     def unpack(cls, name: bytes, record: bytes) -> Self:
         """ValueError where this isn't what `pack` made for this name."""
-        if len(record) != _ENTRY.size + SUM_BYTES or record[0] != _ENTRY_VERSION:
-            raise ValueError(f"not a block entry of version {_ENTRY_VERSION}: {record[:8].hex()}…")
+        if len(record) != _ENTRY.size + SUM_BYTES or record[0] != ENTRY_VERSION:
+            raise ValueError(f"not a block entry of version {ENTRY_VERSION}: {record[:8].hex()}…")
         fields = record[: _ENTRY.size]
         if len(name) != _BLOCK_NAME.size or not record.endswith(_sum("blocks", name, fields)):
             raise ValueError("wrong checksum of the block's entry")

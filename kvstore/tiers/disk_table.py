@@ -25,6 +25,7 @@ from kvstore.tiers.disk_format import (
     stored_bytes,
     unpack_name_row,
 )
+from kvstore.tiers.disk_index import FoundBlocks, read_index
 from kvstore.tiers.names import NameKind, NameRow
 
 __all__ = ["BlockTable", "DiskFault", "Held", "NewBlock"]
@@ -64,17 +65,13 @@ class BlockTable:
                         log.warning("%s: %s; it is passed over", self._env.path(), error)
         return rows
 
-    def read_index(self) -> tuple[dict[bytes, BlockEntry], list[bytes]]:
-        """All entries by block name, and the names of those that can't be read."""
-        entries: dict[bytes, BlockEntry] = {}
-        bad: list[bytes] = []
+    def read_index(self) -> tuple[FoundBlocks, list[bytes]]:
+        """All entries, and the names of those that can't be read."""
+        table = self._tables["blocks"]
         with self._env.begin() as txn:
-            for name, record in txn.cursor(db=self._tables["blocks"]):
-                try:
-                    entries[name] = BlockEntry.unpack(name, record)
-                except ValueError:
-                    bad.append(name)
-        return entries, bad
+            # Two cursors, as pairs in which to hand both over cost more than to walk twice.
+            names = txn.cursor(db=table).iternext(keys=True, values=False)
+            return read_index(names, txn.cursor(db=table).iternext(keys=False, values=True))
 
     def put(self, rows: Iterable[NameRow], blocks: Mapping[bytes, NewBlock]) -> Held:
         """Names and blocks, all or nothing. Returns by how much what is held has changed."""

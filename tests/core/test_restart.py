@@ -1,10 +1,12 @@
 """What lies on disk at start is found again, and fits."""
 
+import random
+
 import pytest
 
 from kvstore.core.errors import CheckFailed
 from kvstore.core.events import BlocksFound
-from kvstore.core.types import SequenceState
+from kvstore.core.types import BlockKey, NamespaceId, SequenceState, StoredKey, TenantId, WriterId
 from tests.core.caller import Caller
 from tests.core.ops import commit
 from tests.core.shadow import Content
@@ -41,6 +43,48 @@ def test_tenants_and_namespaces_stay_apart() -> None:
     assert one.lookup(keys_of(text(1, 16)), tenant="a").blocks_cached == 0
     assert two.lookup(keys_of(text(1, 16)), tenant="b").blocks_cached == 0
     assert two.lookup(keys_of(text(2, 16))).blocks_cached == 4
+
+
+def test_a_block_told_right_after_another_tenants_hangs_on_its_own() -> None:
+    """Tenants have the same keys for the same text."""
+    world = restarted()
+    one, two = (stored_keys(text(1, 16), tenant=tenant) for tenant in (1, 2))
+    blocks = (*two[:2], *one[:2], *two[2:], one[2])
+    world.handle(BlocksFound(time=world.time, blocks=blocks))
+    caller = Caller(world)
+    assert caller.lookup(keys_of(text(1, 16)), tenant="a").blocks_cached == 3
+    assert caller.lookup(keys_of(text(1, 16)), tenant="b").blocks_cached == 4
+
+
+@pytest.mark.parametrize("blocks", [(0, 2), (1, 0), (0, 1, 0), (0, 0)])
+def test_blocks_told_twice_or_before_their_parent_are_a_bug(blocks: tuple[int, ...]) -> None:
+    world = restarted()
+    keys = stored_keys(text(1, 16))
+    with pytest.raises(CheckFailed, match=r"before its parent|without its parent|found twice"):
+        world.handle(BlocksFound(time=world.time, blocks=tuple(keys[n] for n in blocks)))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_blocks_told_in_any_order_that_names_parents_first_form_the_same_trees(seed: int) -> None:
+    draw = random.Random(seed)
+    blocks, depths = list[StoredKey](), dict[StoredKey, int]()
+    for number in range(100):
+        # Mostly the one told just before, so that there are runs.
+        above = draw.choice([None, *blocks[-1:] * 4, draw.choice(blocks)]) if blocks else None
+        block = StoredKey(
+            namespace=NamespaceId(above.namespace if above else draw.choice([1, 2])),
+            tenant=TenantId(above.tenant if above else draw.choice([1, 2])),
+            key=BlockKey(number.to_bytes(32)),
+            parent=above.key if above else BlockKey(b""),
+            writer=WriterId(number),
+        )
+        blocks.append(block)
+        depths[block] = depths[above] + 1 if above else 0
+    world = restarted(disk_frames=100)
+    world.handle(BlocksFound(time=world.time, blocks=tuple(blocks)))
+    memory = world.store.memory
+    rows = {memory.stored_key(row): row for _, row in memory.prefix.entries()}
+    assert {block: memory.blocks.depth[row] for block, row in rows.items()} == depths
 
 
 def test_chains_that_share_a_head_are_one_tree() -> None:

@@ -2,20 +2,38 @@
 
 import random
 
+import numpy as np
 import pytest
 
 from kvstore.core.types import BlockKey, WriterId
-from kvstore.tiers.disk_format import BlockEntry
-from kvstore.tiers.disk_order import order_chains
+from kvstore.tiers import disk_order
+from kvstore.tiers.disk_format import BlockEntry, block_name
+from kvstore.tiers.disk_index import read_index
+from kvstore.tiers.disk_order import keys_in_order
 
 
-def name(number: int, domain: int = 0) -> bytes:
-    return domain.to_bytes(8) + number.to_bytes(32)
+def key_of(number: int) -> BlockKey:
+    # No key is all zeros: that stands for no parent.
+    return BlockKey((number + 1).to_bytes(32))
+
+
+def name(number: int, domain: int = 1) -> bytes:
+    return (1).to_bytes(4) + domain.to_bytes(4) + key_of(number)
 
 
 def entry(parent: int | None, created: int) -> BlockEntry:
-    key = BlockKey(b"" if parent is None else parent.to_bytes(32))
+    key = BlockKey(b"") if parent is None else key_of(parent)
     return BlockEntry(size=1, parent=key, checksum=bytes(16), writer=WriterId(1), created_ns=created)
+
+
+def order_chains(entries: dict[bytes, BlockEntry]) -> tuple[list[bytes], list[bytes]]:
+    """By name: the blocks in order, and the orphans."""
+    found, bad = read_index(iter(entries), (each.pack(block) for block, each in entries.items()))
+    assert not bad
+    keys, orphans = keys_in_order(found)
+    for key in keys:
+        assert key.parent == entries[block_name(key)].parent
+    return [block_name(key) for key in keys], orphans
 
 
 def test_the_chain_with_the_newest_block_comes_last():
@@ -64,3 +82,12 @@ def test_random_forests(seed):
     assert sorted(order) == sorted(entries)
     place = {block: i for i, block in enumerate(order)}
     assert all(place[name(p)] < place[name(n)] for n, p in parents.items() if p is not None)
+
+
+def test_names_that_look_alike_when_mixed_are_told_apart(monkeypatch):
+    entries = {name(n): entry(n - 1 if n else None, n) for n in range(20)}
+    entries |= {name(n, domain=2): entry(n - 1, n) for n in range(5, 8)}
+    expected = order_chains(entries)
+    monkeypatch.setattr(disk_order, "MIX", np.uint64(0))
+    assert order_chains(entries) == expected
+    assert expected == ([name(n) for n in range(20)], [name(n, domain=2) for n in range(5, 8)])
