@@ -170,7 +170,8 @@ class SimEngine:
         space = self.space(tenant)
         for place in range(answer.blocks_cached):
             block = tokens[place * BLOCK_TOKENS : (place + 1) * BLOCK_TOKENS]
-            known = self.world.shadow.is_committed(space, block) or self._has_announced(space, block)
+            committed = self.world.shadow.is_committed(space, block)
+            known = committed or self._has_announced(space, block) or self.world.is_written(space, block)
             expect(known, f"{space}: a Lookup finds tokens {list(block)}, which nobody has committed")
 
     def _has_announced(self, space: Space, block: Content) -> bool:

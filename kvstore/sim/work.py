@@ -66,6 +66,12 @@ class WriteTokens:
     seen: Seen = field(default_factory=dict)
     sequence: str = ""
 
+    def blocks(self) -> list[Content]:
+        """Those that it writes to, as they are then."""
+        size = BLOCK_TOKENS
+        places = range(self.first // size, -(-self.end // size))
+        return [self.tokens[place * size : (place + 1) * size] for place in places]
+
     def frames_read(self) -> tuple[int, ...]:
         return ()
 

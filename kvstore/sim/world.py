@@ -18,7 +18,7 @@ from kvstore.core.types import StoredKey, Tier
 from kvstore.sim.records import Executed, Handled, Log, Moved
 from kvstore.sim.shadow import Failed, Shadow, Version
 from kvstore.sim.texts import BLOCK_TOKENS, Content, stored_keys
-from kvstore.sim.work import Space, Work
+from kvstore.sim.work import Publish, Space, Work, WriteTokens
 from kvstore.sim.wrong import Wrong, expect
 
 __all__ = ["ByHand", "Carrier", "Moving", "World"]
@@ -201,6 +201,18 @@ class World:
             if other != engine:
                 _check_streams_apart(work, engine, [each for _, each in steps], other)
         self.pending.setdefault(engine, []).append((step, work))
+
+    def is_written(self, space: Space, block: Content) -> bool:
+        """Whether some engine has committed the block and no work that writes it is left. Of a sequence that
+        was swapped out the store knows that, and publishes what its engine commits at once."""
+        for steps in self.pending.values():
+            works = [work for _, work in steps]
+            for commit in works:
+                if isinstance(commit, Publish) and commit.space == space and commit.holds(block):
+                    writes = [work for work in works if isinstance(work, WriteTokens)]
+                    if not any(work.seen is commit.seen and block in work.blocks() for work in writes):
+                        return True
+        return False
 
     def execute(self, engine: int, up_to: int) -> None:
         """The stream of an engine runs the work of its steps up to this one, in order."""
