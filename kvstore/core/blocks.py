@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvstore.core.errors import check
-from kvstore.core.types import CPU, DISK, GPU, Rows, Tier
+from kvstore.core.types import CPU, DISK, GPU, BlockKey, Rows, Tier
 
 __all__ = ["NO_FRAME", "NO_ROW", "NO_ROWS", "NO_TABLE", "Blocks", "Rows", "as_table", "concat", "none_of"]
 
@@ -89,7 +89,7 @@ class Blocks:
         self.domain = np.zeros(capacity, np.int64)
         self.writer = np.zeros(capacity, np.uint32)
         # Also of a block that has left the index, as long as it lies on disk under it.
-        self.key: list[bytes] = [b""] * capacity
+        self.key: list[BlockKey] = [BlockKey(b"")] * capacity
 
         # Whether a second sequence has used it.
         self.reused = np.zeros(capacity, np.bool_)

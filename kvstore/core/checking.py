@@ -213,7 +213,9 @@ def _check_commit(outlook: _Outlook, operation: Commit) -> None:
             remedy="commit blocks in order",
         )
     _at_most("block_keys", end, tokens // outlook.config.block_tokens, "full blocks of the sequence")
-    known = [*sequence.keys[first : sequence.committed], *new[max(0, first - sequence.committed) :]]
+    known = sequence.keys[first : min(sequence.committed, end)]
+    if end > sequence.committed:
+        known = [*known, *new[max(0, first - sequence.committed) :]]
     for index, (key, known_key) in enumerate(zip(keys, known, strict=False)):
         if key != known_key:
             raise FieldInvalid(

@@ -88,7 +88,8 @@ class Links:
         """Cached blocks are to have a copy one tier further down, when the link has nothing better to do."""
         (source, target), blocks = link, self._memory.blocks
         lacking = (blocks.frame[target][rows] == NO_FRAME) & ~blocks.queued[source][rows]
-        rows = rows[lacking & ~blocks.unwanted[rows]]
+        # Sequences that share blocks may end together: each is asked for once.
+        rows = blocks.distinct(rows[lacking & ~blocks.unwanted[rows]])
         blocks.queued[source][rows] = True
         self._queues[link].background.extend(rows.tolist())
 

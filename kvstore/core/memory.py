@@ -253,7 +253,7 @@ class Memory:
     def _is_stored_again(self, row: int) -> bool:
         """Whether the bytes on disk under the block's key are those of a later block."""
         blocks = self.blocks
-        known = self.prefix.find(DomainId(int(blocks.domain[row])), BlockKey(blocks.key[row]))
+        known = self.prefix.find(DomainId(int(blocks.domain[row])), blocks.key[row])
         return known is not None and known != row and bool(blocks.frame[DISK][known] != NO_FRAME)
 
     def stored_key(self, row: int) -> StoredKey:
@@ -264,7 +264,7 @@ class Memory:
         return StoredKey(
             namespace=namespace,
             tenant=tenant,
-            key=BlockKey(blocks.key[row]),
-            parent=BlockKey(b"" if parent == NO_ROW else blocks.key[parent]),
+            key=blocks.key[row],
+            parent=BlockKey(b"") if parent == NO_ROW else blocks.key[parent],
             writer=WriterId(int(blocks.writer[row])),
         )

@@ -9,7 +9,7 @@ prefix-closed. Who may be published and what may leave is decided in `memory.py`
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import takewhile
+from itertools import islice, takewhile
 from operator import itemgetter
 from typing import Protocol, cast
 
@@ -145,11 +145,17 @@ class PrefixIndex:
             # Up to what is known, or is named twice by an engine whose keys are not digests.
             end = next(i for i in range(first + 1, end) if keys[i] in known or keys[i] in keys[first:i])
             chain = _rows_by_key(publication, first, end)
+        names = self._blocks.key
+        astray = next((i for i, row in enumerate(chain.values()) if known.get(names[row]) == row), None)
+        if astray is not None:
+            # Found already, under another key: what an engine at fault wrote over stays its own.
+            chain, end = dict(islice(chain.items(), astray)), publication.end
         parent = known[keys[first - 1]] if first else NO_ROW
         known.update(chain)
         for key, row in chain.items():
             self._blocks.key[row] = key
-        new.add(publication.domain, publication.owner, [*chain.values()], parent, first)
+        if chain:
+            new.add(publication.domain, publication.owner, [*chain.values()], parent, first)
         return max(place, end)
 
     def restore(self, domain: DomainId, keys: list[BlockKey], rows: list[int]) -> None:
@@ -183,7 +189,7 @@ class PrefixIndex:
         blocks = self._blocks
         for row in rows.tolist():
             domain = DomainId(int(blocks.domain[row]))
-            del self._rows[domain][BlockKey(blocks.key[row])]
+            del self._rows[domain][blocks.key[row]]
             if not self._rows[domain]:
                 del self._rows[domain]
         for tier in Tier:

@@ -20,6 +20,7 @@ from kvstore.core.effects import (
     FrameCopy,
     FreeResult,
     Result,
+    SwapResult,
     UpdateActivityResult,
 )
 from kvstore.core.engines import Engine, SessionEnd
@@ -34,7 +35,7 @@ from kvstore.core.prefix import domain_id
 from kvstore.core.sequences import Sequence, session_owner
 from kvstore.core.settling import Settling
 from kvstore.core.tails import Tails
-from kvstore.core.types import LATER, OK, RESIDENT, RUNNING, Direction, StepNumber
+from kvstore.core.types import DROPPED, LATER, OK, RESIDENT, RUNNING, Direction, StepNumber
 
 __all__ = ["Steps"]
 
@@ -107,11 +108,12 @@ class Steps:
     def _fork(self, engine: Engine, forks: list[tuple[int, Fork]], results: dict[int, Result]) -> None:
         children: list[Sequence] = []
         for index, operation in forks:
-            parent = engine.sequences[operation.parent]
-            resident = parent.state is RESIDENT
-            results[index] = ForkResult(outcome=OK if resident else LATER)
-            if not resident:
+            # None: a child of this step, whose parent was not resident and so was not shared.
+            parent = engine.sequences.get(operation.parent)
+            if parent is None or parent.state is not RESIDENT:
+                results[index] = ForkResult(outcome=LATER)
                 continue
+            results[index] = ForkResult(outcome=OK)
             for child in operation.children:
                 if child not in engine.sequences:
                     engine.sequences[child] = parent.fork(child, self._config.block_tokens)
@@ -145,7 +147,10 @@ class Steps:
         """Returns the updates that ask for a swap IN."""
         returning: list[tuple[int, UpdateActivity]] = []
         for index, operation in updates:
-            sequence = engine.sequences[operation.sequence]
+            sequence = engine.sequences.get(operation.sequence)
+            if sequence is None:
+                results[index] = UpdateActivityResult(outcome=LATER, state=DROPPED)
+                continue
             sequence.activity = operation.activity
             sequence.resume_delay_seconds = operation.resume_delay_seconds
             resident = sequence.state is RESIDENT
@@ -170,10 +175,15 @@ class Steps:
         results: dict[int, Result],
     ) -> list[tuple[int, Swap]]:
         """Returns the swaps IN, which come later."""
+        returning: list[tuple[int, Swap]] = []
         for index, operation in swaps:
-            if operation.direction is Direction.OUT:
+            if operation.sequence not in engine.sequences:
+                results[index] = SwapResult(outcome=LATER, state=DROPPED)
+            elif operation.direction is Direction.OUT:
                 results[index] = self._leaving.swap_out(engine, operation, fence, time)
-        return [each for each in swaps if each[1].direction is Direction.IN]
+            else:
+                returning.append((index, operation))
+        return returning
 
     def _grow(
         self,

@@ -2,10 +2,11 @@
 
 import pytest
 
-from kvstore.core.effects import AllocateResult, ForkResult
-from kvstore.core.types import Outcome, Retention, SequenceState
+from kvstore.core.effects import AllocateResult, ForkResult, SwapResult, UpdateActivityResult
+from kvstore.core.events import Operation
+from kvstore.core.types import Activity, Outcome, Retention, SequenceState
 from tests.core.caller import Caller
-from tests.core.ops import allocate, commit, fork, free, swap_in, swap_out
+from tests.core.ops import activity, allocate, commit, fork, free, swap_in, swap_out
 from tests.core.shadow import CopyFrame
 from tests.core.world import World, keys_of, make_store, text
 
@@ -212,3 +213,56 @@ def test_what_a_fork_shares_is_not_discarded_with_one_of_the_two(parent_first: b
     caller.world.drain()
     assert caller.lookup(keys_of(text(1, 12))).blocks_cached == 3
     assert caller.world.free_frames()[2] == 8 - 3
+
+
+@pytest.mark.parametrize(
+    "use",
+    [activity(2, Activity.PARKED), activity(2, Activity.RUNNING), swap_out(2), swap_in(2), fork(2, 3)],
+    ids=lambda operation: type(operation).__name__,
+)
+def test_a_child_of_a_parent_that_the_store_has_moved_may_be_named_in_the_same_step(
+    caller: Caller, use: Operation
+) -> None:
+    """The store moves sequences by itself, so its engine can't know: the child was not made, and waits."""
+    caller.allocate(1, 8)
+    caller.step(swap_out(1, 8))
+    forked, used = caller.step(fork(1, 2), use).results
+    assert isinstance(forked, ForkResult)
+    assert forked.outcome is Outcome.LATER
+    assert isinstance(used, ForkResult | SwapResult | UpdateActivityResult)
+    assert used.outcome is Outcome.LATER
+    caller.world.drain()
+
+
+def test_two_that_share_all_blocks_may_be_freed_by_one_operation(caller: Caller) -> None:
+    before = caller.world.free_frames()
+    caller.allocate(1, 8)
+    caller.step(fork(1, 2))
+    caller.step(free(1, 2))
+    caller.step()
+    assert caller.world.free_frames() == before
+
+
+def test_a_block_is_found_under_one_key_only(caller: Caller) -> None:
+    """An engine that breaks the rules has written two texts to one block: neither is another's to find."""
+    first, second = keys_of(text(1, 8)), keys_of(text(2, 8))
+    caller.allocate(1, 8)
+    caller.step(fork(1, 2))
+    caller.step(commit(1, first[:1]), commit(2, second))
+    caller.step(commit(1, first))
+    caller.step()
+    assert caller.lookup(first).blocks_cached == 2
+    assert caller.lookup(second).blocks_cached == 0
+    caller.step(free(1, 2))
+    caller.step()
+    assert caller.lookup(first).blocks_cached == 2
+
+
+def test_many_children_that_end_together_are_copied_down_once() -> None:
+    caller = Caller(World(make_store(gpu_frames=32, cpu_frames=4, transfer_blocks_max=2)))
+    caller.begin(1, text(1, 32))
+    caller.step(fork(1, *range(2, 18)))
+    caller.step(free(*range(1, 18)))
+    caller.step()
+    caller.world.drain()
+    assert caller.world.store.usage().tiers[1].blocks_moved_in <= 8
