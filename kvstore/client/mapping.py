@@ -18,6 +18,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
+from google.protobuf.message import DecodeError
 
 from kvstore.client.errors import ClientError, ServiceLost
 from kvstore.v1 import kvstore_pb2 as pb
@@ -89,13 +90,16 @@ def share_rank(response: pb.AttachResponse, rank: int) -> bytes:
 
 def map_shared_rank(shared: bytes, *, seconds: float = 2.0) -> MappedPool:
     """In a worker process: the pool of the rank that `Client.share_rank` gave away. Raises ServiceLost where
-    there is none to be had, in `seconds` or at all.
+    there is none to be had, in `seconds` or at all, and ClientError where these are other bytes.
 
     From here on this process is one of the engine's: what the engine holds is not given to anybody else
     until it has ended too. Its tether ends when the service does; then `close`, and drop the arrays.
     """
-    response = pb.AttachResponse.FromString(shared)
-    [handle], [secret] = response.pools, response.fd_secrets
+    try:
+        response = pb.AttachResponse.FromString(shared)
+        [handle], [secret] = response.pools, response.fd_secrets
+    except (DecodeError, TypeError, ValueError) as error:
+        raise ClientError(f"not what Client.share_rank gave: {error}") from error
     _check_handle(handle, handle.block_bytes)
     return _map_pool(handle, response.fd_socket_path, secret, seconds)
 

@@ -56,6 +56,8 @@ class BlockTables:
     def __init__(self, block_tokens: int) -> None:
         self._block_tokens = block_tokens
         self._rows: dict[int, _Row] = {}
+        # Children of an answer that is being taken in, whose parents are seen as they were before it.
+        self._forked_unseen: dict[int, int] = {}
 
     def __contains__(self, sequence: int) -> bool:
         return sequence in self._rows
@@ -114,6 +116,16 @@ class BlockTables:
             if phase != _NOTHING:
                 apply_by_phase[phase](operations[index], results[index])
         self.apply_events(response.events.events)
+        self._look_at_parents()
+
+    def _look_at_parents(self) -> None:
+        """A child is where its parent was when it was forked: on the GPU, or it would not have been."""
+        for child, parent_id in self._forked_unseen.items():
+            row, parent = self._rows.get(child), self._rows.get(parent_id)
+            if row and parent and row.state != pb.Sequence.RESIDENT:
+                row.move(parent.state, parent.frames)
+                row.valid_tokens = parent.valid_tokens
+        self._forked_unseen.clear()
 
     def apply_events(self, events: Iterable[pb.Event]) -> None:
         for event in events:
@@ -132,8 +144,12 @@ class BlockTables:
         part_filled = parent.token_count % self._block_tokens != 0
         for child in request.children:
             if child not in self._rows:
-                self._rows[child] = _Row(parent.state, list(parent.frames), parent.token_count, part_filled)
+                tokens, valid = parent.token_count, parent.valid_tokens
+                self._rows[child] = _Row(parent.state, list(parent.frames), tokens, part_filled, valid)
                 parent.tail_shared = part_filled
+                # What has brought the parent back stands in an event of this answer.
+                if parent.state != pb.Sequence.RESIDENT:
+                    self._forked_unseen[child] = request.parent
 
     def _apply_free(self, operation: pb.Operation, _: pb.Result) -> None:
         for sequence in operation.free.sequences:

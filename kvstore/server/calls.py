@@ -6,7 +6,8 @@ bytes that are no message are refused as whatever else is wrong with a request.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeAlias, TypeVar
 
 import grpc
@@ -16,9 +17,20 @@ from google.protobuf.message import DecodeError, Message
 from kvstore.core.errors import CheckFailed, FieldInvalid, KVStoreError
 from kvstore.server.errors import status_of
 
-__all__ = ["MESSAGE_BYTES_MAX", "Handler", "Streams", "answering", "streaming", "waiting"]
+__all__ = [
+    "MESSAGE_BYTES_MAX",
+    "STREAMS_MAX",
+    "Handler",
+    "Streams",
+    "TooManyStreams",
+    "answering",
+    "streaming",
+    "waiting",
+]
 
 MESSAGE_BYTES_MAX = 64 << 20
+# An engine needs one.
+STREAMS_MAX = 1_024
 
 Request = TypeVar("Request", bound=Message)
 Handler: TypeAlias = "grpc.RpcMethodHandler[bytes, bytes]"
@@ -59,8 +71,11 @@ def streaming(kind: type[Request], method: Callable[[Request], Message], streams
 
     async def call(_: AsyncIterator[bytes], context: Context) -> None:
         try:
-            while (data := await streams.read(context)) is not None:
-                await context.write(method(_parse(kind, data)).SerializeToString())
+            with streams.place():
+                while (data := await streams.read(context)) is not None:
+                    await context.write(method(_parse(kind, data)).SerializeToString())
+        except TooManyStreams:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{STREAMS_MAX} streams are open already")
         except _Stopped:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "the service is stopping")
         except Exception as error:
@@ -70,11 +85,25 @@ def streaming(kind: type[Request], method: Callable[[Request], Message], streams
 
 
 class Streams:
-    """Those that wait for their next request. They have no deadline, so a stop has to end them."""
+    """Those that wait for their next request. They have no deadline, so a stop has to end them.
+
+    They are fewer than there may be calls, so that nobody's streams keep the calls of others out.
+    """
 
     def __init__(self) -> None:
+        self._open = 0
         self._reading: set[asyncio.Task[None] | None] = set()
         self._closed = False
+
+    @contextmanager
+    def place(self) -> Iterator[None]:
+        if self._open >= STREAMS_MAX:
+            raise TooManyStreams
+        self._open += 1
+        try:
+            yield
+        finally:
+            self._open -= 1
 
     async def read(self, context: Context) -> bytes | None:
         """None: the caller sends no more."""
@@ -102,6 +131,10 @@ class Streams:
 
 
 class _Stopped(Exception):
+    pass
+
+
+class TooManyStreams(Exception):
     pass
 
 

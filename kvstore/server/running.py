@@ -57,6 +57,7 @@ class RunningStore:
         self._failed = failed
         self._loop = asyncio.get_running_loop()
         self._moving: set[TransferId] = set()
+        self._closing = False
         self._idle = asyncio.Event()
         self._idle.set()
         self._movers = Movers(pools.gpu, pools.cpu, disk, self._ended_in_thread)
@@ -94,6 +95,7 @@ class RunningStore:
 
         False: a thread still hangs in a call, so nothing that it may touch was closed.
         """
+        self._closing = True
         self._ticker.cancel()
         ended = await asyncio.to_thread(self._movers.close, seconds)
         if self.journal is not None:
@@ -116,6 +118,8 @@ class RunningStore:
 
     def _ended(self, transfer: TransferId, failed: tuple[int, ...]) -> None:
         self._moving.discard(transfer)
+        if self._closing:  # What would follow finds no mover any more.
+            return
         # The next transfer may follow from this one's end: idle is only who has nothing after that.
         with suppress(CheckFailed):
             self.ask(TransferEnded(time=now(), transfer=transfer, failed=failed), Done)

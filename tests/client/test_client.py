@@ -127,6 +127,9 @@ def test_a_rank_that_is_not_mapped_here_can_be_shared_once(tmp_path):
         assert fake.frames(1)[3, :2].tolist() == [7, 8]
         with pytest.raises(ServiceLost, match="no pool of rank 1"):
             map_shared_rank(shared)
+        for other in (b"", b"garbage", b"\xff" * 40):
+            with pytest.raises(ClientError, match=r"not what Client\.share_rank gave"):
+                map_shared_rank(other)
         assert len(fake.tethers) == 2
         pool.close()
     fake.stop()

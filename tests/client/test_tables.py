@@ -245,3 +245,14 @@ def test_an_answer_of_another_length_is_refused(tables):
     with pytest.raises(ClientError, match="1 operations were answered by 0 results"):
         tables.apply([ops.free([1])], pb.StepResponse())
     assert 1 in tables
+
+
+def test_a_child_of_a_parent_that_came_back_in_the_same_answer_is_where_it_is(tables):
+    apply(tables, (ops.swap_out(1, 40), swapped(SWAPPED)))
+    apply(tables, (ops.swap_in(1), swapped(SWAPPING_IN)))
+    back = moved(1, RESIDENT, [3, 4, 5])
+    back.sequence_moved.valid_tokens = 40
+    apply(tables, (ops.fork(1, [2]), FORKED), events=[back])
+    assert (tables.state(2), tables.table(2), tables.valid_tokens(2)) == (RESIDENT, [3, 4, 5], 40)
+    tables.table(2).append(9)
+    assert tables.table(1) == [3, 4, 5]

@@ -397,3 +397,22 @@ def test_a_smaller_disk_than_before_keeps_what_fits(tmp_path: Path) -> None:
 
     run(write, config_for(tmp_path, disk_bytes=16 << 20))
     run(find, config_for(tmp_path, disk_bytes=4 << 20))
+
+
+def test_a_stop_with_copies_still_queued_is_a_clean_one(tmp_path: Path) -> None:
+    """More than the stop waits for: what runs ends, and nothing follows from it."""
+
+    async def work(driver: Driver, stopped: Stopped) -> None:
+        engine = (await attach(driver)).answer.engine
+        for turn in range(20):
+            keys = tuple(key(100 * turn + number) for number in range(10))
+            allocate = events.Allocate(sequence=SequenceId(turn), token_count=40, session=f"chat {turn}")
+            commit = events.Commit(sequence=SequenceId(turn), first_block=0, block_keys=keys)
+            free = events.Free(sequences=(SequenceId(turn),), retention=Retention.SESSION)
+            for number, operations in enumerate([(allocate,), (commit, free), ()], start=3 * turn + 1):
+                driver.ask(step(engine, number, *operations), StepAnswer)
+        assert driver.usage().tiers[1].blocks_moved_in < 200
+        assert await driver.close(5.0)
+        assert driver.failure is None
+
+    run(work, config_for(tmp_path, disk_bytes=16 << 20))

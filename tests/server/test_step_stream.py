@@ -2,11 +2,13 @@
 
 import queue
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import grpc
 import pytest
 
+from kvstore.server.calls import STREAMS_MAX, Streams, TooManyStreams
+from kvstore.server.service import CALLS_MAX
 from kvstore.v1 import kvstore_pb2 as pb
 from kvstore.v1.kvstore_pb2_grpc import KVStoreStub
 from tests.server.harness import DEADLINE_SECONDS, Engine, Service, allocate, refusal
@@ -124,3 +126,15 @@ def test_a_stop_ends_idle_streams_at_once(service: Service) -> None:
         assert error.value.code() is grpc.StatusCode.UNAVAILABLE
         assert error.value.details() == "the service is stopping"
         assert "Traceback" not in service.log
+
+
+def test_streams_leave_places_for_other_calls() -> None:
+    streams = Streams()
+    with ExitStack() as places:
+        for _ in range(STREAMS_MAX):
+            places.enter_context(streams.place())
+        with pytest.raises(TooManyStreams), streams.place():
+            pass
+    with streams.place():
+        pass
+    assert STREAMS_MAX < CALLS_MAX
