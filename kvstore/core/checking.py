@@ -38,6 +38,7 @@ __all__ = [
     "FREED_MAX",
     "KEY_BYTES",
     "check_completed",
+    "check_keys",
     "check_operations",
     "check_tenant",
 ]
@@ -158,7 +159,7 @@ def _check_allocate(outlook: _Outlook, operation: Allocate) -> None:
     _at_most("known_blocks", operation.known_blocks, blocks_for_tokens(tokens, config.block_tokens))
     if keys:
         _at_most("block_keys", len(keys), tokens // config.block_tokens)
-        _check_keys(keys)
+        check_keys(keys)
     if operation.session:
         _check_session(operation.session)
     check_tenant(config, operation.tenant)
@@ -199,7 +200,7 @@ def _check_grow(outlook: _Outlook, operation: Grow) -> None:
 def _check_commit(outlook: _Outlook, operation: Commit) -> None:
     tokens = outlook.token_count(operation.sequence, "sequence")
     sequence = outlook.engine.sequences[operation.sequence]
-    _check_keys(operation.block_keys)
+    check_keys(operation.block_keys)
     if sequence.state is DROPPED:
         return
     first, keys = operation.first_block, operation.block_keys
@@ -256,7 +257,7 @@ def _count_new(outlook: _Outlook, sequence: SequenceId, field: str) -> None:
     _at_most(field, held, outlook.config.sequences_max, "sequences of one engine")
 
 
-def _check_keys(keys: Many[BlockKey]) -> None:
+def check_keys(keys: Many[BlockKey]) -> None:
     if [*map(len, keys)].count(KEY_BYTES) == len(keys):
         return
     index, key = next((i, key) for i, key in enumerate(keys) if len(key) != KEY_BYTES)

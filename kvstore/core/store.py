@@ -9,7 +9,7 @@ import numpy as np
 
 from kvstore.core.admission import Admission
 from kvstore.core.answering import Answering
-from kvstore.core.checking import check_completed, check_operations, check_tenant
+from kvstore.core.checking import check_completed, check_keys, check_operations, check_tenant
 from kvstore.core.committing import Committing
 from kvstore.core.config import StoreConfig
 from kvstore.core.effects import (
@@ -221,6 +221,8 @@ class Store:
         tenant = self.config.tenants[event.tenant or self.config.default_tenant]
         domain = domain_id(engine.namespace, tenant)
         rows = self.memory.prefix.find_prefix(domain, event.block_keys, engine.pending.get(domain, {}))
+        if len(rows) < len(event.block_keys):
+            check_keys(event.block_keys)  # Those that were found are good ones.
         best = self.memory.best_tier(np.array(rows))
         gpu, cpu, disk = np.bincount(best, minlength=len(Tier)).tolist()
         return LookupAnswer(blocks_cached=len(rows), blocks_by_tier=(gpu, cpu, disk))

@@ -164,3 +164,11 @@ def test_a_config_that_makes_no_sense_is_refused(field: str, sizes: dict[str, in
     with pytest.raises(ConfigInvalid) as caught:
         make_store(**sizes)
     assert caught.value.field == field
+
+
+def test_a_lookup_by_a_key_of_a_wrong_length_is_refused() -> None:
+    caller = Caller(World(make_store()))
+    caller.cache(text(1, 16))
+    with pytest.raises(FieldInvalid) as refused:
+        caller.lookup([KEYS[0], SHORT])
+    assert refused.value.field == "block_keys[1]"
