@@ -31,7 +31,7 @@ def simulate(
     seeds: Annotated[int | None, typer.Option(min=1, help="Runs; 100, or with --minutes no end.")] = None,
     seed: Annotated[int, typer.Option(help="The first seed; each run takes the next.")] = 0,
     steps: Annotated[int, typer.Option(min=1, help="Turns of engines, and faults, in each run.")] = 300,
-    minutes: Annotated[float | None, typer.Option(min=0.01, help="Begin no run after so long.")] = None,
+    minutes: Annotated[float | None, typer.Option(min=0, help="Begin no run after so long.")] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Processes.")] = 1,
     stride: Annotated[int, typer.Option(hidden=True, help="Take only each so-manieth seed.")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a run, no bar.")] = False,

@@ -104,7 +104,7 @@ class Blocks:
         # Whether it goes as soon as nobody uses it and nothing moves it.
         self.unwanted = np.zeros(capacity, np.bool_)
 
-        self._free = np.arange(capacity - 1, -1, -1, dtype=np.intp)
+        self._free = np.arange(capacity - 1, -1, -1, dtype=np.int32)
         self.free_count = capacity
         self._seen = np.zeros(capacity, np.int32)
 
@@ -112,7 +112,7 @@ class Blocks:
         """New rows, all facts at their defaults. There are always enough: each holds a frame."""
         check(count <= self.free_count, "out of block rows")
         self.free_count -= count
-        rows: Rows = self._free[self.free_count : self.free_count + count].copy()
+        rows: Rows = self._free[self.free_count : self.free_count + count].astype(np.intp)
         self.taken[rows] = True
         return rows
 

@@ -16,7 +16,7 @@ class FramePool:
 
     def __init__(self, frame_count: int) -> None:
         self.frame_count = frame_count
-        self._free = np.arange(frame_count - 1, -1, -1, dtype=np.intp)
+        self._free = np.arange(frame_count - 1, -1, -1, dtype=np.int32)
         self.free_count = frame_count
         # The block that owns each frame, or NO_ROW.
         self.row = np.full(frame_count, NO_ROW, np.int32)
@@ -25,7 +25,7 @@ class FramePool:
         """A free frame for each row. The caller has made sure that there are enough."""
         check(rows.size <= self.free_count, "pool: more frames were taken than are free")
         self.free_count -= rows.size
-        frames: Frames = self._free[self.free_count : self.free_count + rows.size].copy()
+        frames: Frames = self._free[self.free_count : self.free_count + rows.size].astype(np.intp)
         self.row[frames] = rows
         return frames
 
