@@ -115,6 +115,9 @@ class Simulation:
                 engine.run_work(engine.step)
                 engine.stop()
                 self.world.handle(Detach(time=self.world.time, engine=engine.id))
+                # One whose lease has run out unseen is known by its tethers still.
+                self.leaving.append(engine)
+                self.close_tethers(engine)
             case Kind.RESTART:
                 self.restart(rng)
             case Kind.PAUSE:

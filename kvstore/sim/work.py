@@ -89,10 +89,12 @@ class Publish:
     space: Space
     seen: Seen
 
-    def holds(self, block: Content) -> bool:
+    def blocks(self) -> list[Content]:
         size = BLOCK_TOKENS
-        blocks = (self.tokens[place * size : (place + 1) * size] for place in range(self.first, self.end))
-        return block in blocks
+        return [self.tokens[place * size : (place + 1) * size] for place in range(self.first, self.end)]
+
+    def holds(self, block: Content) -> bool:
+        return block in self.blocks()
 
     def frames_read(self) -> tuple[int, ...]:
         return ()

@@ -202,25 +202,22 @@ class World:
                 _check_streams_apart(work, engine, [each for _, each in steps], other)
         self.pending.setdefault(engine, []).append((step, work))
 
-    def is_written(self, space: Space, block: Content) -> bool:
-        """Whether some engine has committed the block and no work that writes it is left. Of a sequence that
-        was swapped out the store knows that, and publishes what its engine commits at once."""
-        for steps in self.pending.values():
-            works = [work for _, work in steps]
-            for commit in works:
-                if isinstance(commit, Publish) and commit.space == space and commit.holds(block):
-                    writes = [work for work in works if isinstance(work, WriteTokens)]
-                    if not any(work.seen is commit.seen and block in work.blocks() for work in writes):
-                        return True
-        return False
+    def is_to_be_written(self, engine: int, commit: Publish) -> bool:
+        """Whether work that writes what is committed has still to run."""
+        blocks = commit.blocks()
+        works = [work for _, work in self.pending.get(engine, ())]
+        writes = [work for work in works if isinstance(work, WriteTokens) and work.seen is commit.seen]
+        return any(block in blocks for work in writes for block in work.blocks())
 
     def execute(self, engine: int, up_to: int) -> None:
         """The stream of an engine runs the work of its steps up to this one, in order."""
         steps = self.pending.get(engine, [])
         while steps and steps[0][0] <= up_to:
-            step, work = steps.pop(0)
-            self.log.append(Executed(self.time, engine, step, work))
-            self.shadow.execute(work)
+            self.run(engine, *steps.pop(0))
+
+    def run(self, engine: int, step: int, work: Work) -> None:
+        self.log.append(Executed(self.time, engine, step, work))
+        self.shadow.execute(work)
 
     # ------------------------------------------------------------------------------ rest
 
