@@ -207,7 +207,8 @@ class SimEngine:
                 end = operation.first_block + len(operation.block_keys)
                 work = Publish(tuple(line.tokens), operation.first_block, end, line.space, line.seen)
                 # What a swapped sequence's engine commits the store publishes at once, as all is written.
-                if self.world.is_to_be_written(self.number, work):
+                seen = line.seen.keys() >= set(range(operation.first_block, end))
+                if not seen or self.world.is_to_be_written(self.number, work):
                     self.world.enqueue(self.number, self.step - 1, work)
                 else:
                     self.world.run(self.number, self.step, work)
