@@ -15,7 +15,10 @@ from kvstore.core.events import (
     UpdateActivity,
 )
 
-__all__ = ["K", "Phases", "Placed"]
+__all__ = ["PHASES", "K", "Phases", "Placed"]
+
+# The order in which a step is applied; swaps IN come last of all.
+PHASES: tuple[type[Operation], ...] = (Commit, Fork, Free, UpdateActivity, EndSession, Swap, Grow, Allocate)
 
 K = TypeVar("K", Allocate, Commit, EndSession, Fork, Free, Grow, Swap, UpdateActivity)
 Placed = list[tuple[int, K]]

@@ -15,6 +15,7 @@ from kvstore.core.events import (
     Swap,
     UpdateActivity,
 )
+from kvstore.core.phases import PHASES
 from kvstore.core.types import Direction, EngineId, Outcome, SequenceId, SequenceState, blocks_for_tokens
 from kvstore.observe.facts import Fact, Held, Ref
 from kvstore.observe.tables import Line, Tables
@@ -24,7 +25,6 @@ __all__ = ["OperationTeller", "in_order", "sequences_of"]
 
 # A fact, and the blocks that are published when its step has completed.
 Told = tuple[Fact, tuple[Held, ...]]
-PHASES = (Commit, Fork, Free, UpdateActivity, EndSession, Swap, Grow, Allocate)
 NONE: tuple[Held, ...] = ()
 
 

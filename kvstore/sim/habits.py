@@ -4,16 +4,10 @@ import random
 
 from kvstore.core.errors import KVStoreError, StepGap
 from kvstore.core.events import (
-    Allocate,
-    Commit,
-    EndSession,
-    Fork,
-    Free,
     Operation,
     Step,
-    Swap,
-    UpdateActivity,
 )
+from kvstore.core.phases import PHASES
 from kvstore.core.types import Activity, Retention, SequenceState, StepNumber, SwapMode
 from kvstore.sim.engine import SimEngine
 from kvstore.sim.line import Line
@@ -22,13 +16,11 @@ from kvstore.sim.texts import BLOCK_TOKENS, Content, Texts
 from kvstore.sim.verbs import ask_back, begin, commit_full, free_line, grow, in_columns, preempt, rest, split
 from kvstore.sim.wrong import Wrong
 
-__all__ = ["PHASES", "Habits"]
+__all__ = ["Habits"]
 
 LINES_MAX = 6
 TOKENS_MAX = 44
 SESSIONS = ("", "", "s0", "s1", "s2")
-# The order in which a step applies its operations: with calls of their own, the engine keeps to it.
-PHASES: tuple[type[Operation], ...] = (Commit, Fork, Free, UpdateActivity, EndSession, Swap, Allocate)
 
 
 class Habits:
@@ -48,6 +40,7 @@ class Habits:
             engine.attach_again()
         operations = self._plan()
         if engine.single:
+            # With calls of their own, the engine keeps to the order of a step.
             for operation in sorted(operations, key=lambda each: PHASES.index(type(each))):
                 engine.take_single(operation)
             engine.run_work(engine.step)

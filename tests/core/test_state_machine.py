@@ -12,11 +12,11 @@ from kvstore.core.effects import DiskDelete, Effects
 from kvstore.core.errors import CheckFailed, PoolQuarantined
 from kvstore.core.events import Detach, Event, Operation, Step, TethersClosed
 from kvstore.core.invariants import check_invariants
+from kvstore.core.phases import PHASES
 from kvstore.core.store import Store
 from kvstore.core.types import Activity, EngineState, Retention, SequenceState, StepNumber, SwapMode, Tier
 from kvstore.sim.emptying import take_all
 from kvstore.sim.engine import SimEngine
-from kvstore.sim.habits import PHASES
 from kvstore.sim.line import Line
 from kvstore.sim.ops import end_session
 from kvstore.sim.promises import keep_promises, serve_all

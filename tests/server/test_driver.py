@@ -120,6 +120,16 @@ def commit_turn(driver: Driver, engine: EngineId, blocks: int) -> None:
         driver.ask(step(engine, number, *operations), StepAnswer)
 
 
+def finish_turn(driver: Driver, engine: EngineId, turn: int) -> None:
+    """Ten blocks of a chat of its own, in three steps, turn by turn from 0 on."""
+    keys = tuple(key(100 * turn + number) for number in range(10))
+    allocate = events.Allocate(sequence=SequenceId(turn), token_count=40, session=f"chat {turn}")
+    commit = events.Commit(sequence=SequenceId(turn), first_block=0, block_keys=keys)
+    free = events.Free(sequences=(SequenceId(turn),), retention=Retention.SESSION)
+    for number, operations in enumerate([(allocate,), (commit, free), ()], start=3 * turn + 1):
+        driver.ask(step(engine, number, *operations), StepAnswer)
+
+
 def disk_frames_used(driver: Driver) -> int:
     [usage] = [tier for tier in driver.usage().tiers if tier.tier is Tier.DISK]
     return usage.frames_total - usage.frames_free
@@ -378,12 +388,7 @@ def test_a_smaller_disk_than_before_keeps_what_fits(tmp_path: Path) -> None:
     async def write(driver: Driver, stopped: Stopped) -> None:
         engine = (await attach(driver)).answer.engine
         for turn in range(80):
-            keys = tuple(key(100 * turn + number) for number in range(10))
-            allocate = events.Allocate(sequence=SequenceId(turn), token_count=40, session=f"chat {turn}")
-            commit = events.Commit(sequence=SequenceId(turn), first_block=0, block_keys=keys)
-            free = events.Free(sequences=(SequenceId(turn),), retention=Retention.SESSION)
-            for number, operations in enumerate([(allocate,), (commit, free), ()], start=3 * turn + 1):
-                driver.ask(step(engine, number, *operations), StepAnswer)
+            finish_turn(driver, engine, turn)
             await driver.drain(10.0)
         assert disk_frames_used(driver) == 800
 
@@ -405,12 +410,7 @@ def test_a_stop_with_copies_still_queued_is_a_clean_one(tmp_path: Path) -> None:
     async def work(driver: Driver, stopped: Stopped) -> None:
         engine = (await attach(driver)).answer.engine
         for turn in range(20):
-            keys = tuple(key(100 * turn + number) for number in range(10))
-            allocate = events.Allocate(sequence=SequenceId(turn), token_count=40, session=f"chat {turn}")
-            commit = events.Commit(sequence=SequenceId(turn), first_block=0, block_keys=keys)
-            free = events.Free(sequences=(SequenceId(turn),), retention=Retention.SESSION)
-            for number, operations in enumerate([(allocate,), (commit, free), ()], start=3 * turn + 1):
-                driver.ask(step(engine, number, *operations), StepAnswer)
+            finish_turn(driver, engine, turn)
         assert driver.usage().tiers[1].blocks_moved_in < 200
         assert await driver.close(5.0)
         assert driver.failure is None
