@@ -1,15 +1,20 @@
-"""Counts what the store holds, for people and for `kvstore status`. Changes nothing."""
+"""What the store holds, for people and for `kvstore status`, and how one sequence stands. Changes nothing."""
 
 import numpy as np
 
+from kvstore.core.answering import Answering
+from kvstore.core.config import StoreConfig
+from kvstore.core.effects import SequenceAnswer
+from kvstore.core.engines import Engine
+from kvstore.core.errors import SequenceUnknown
 from kvstore.core.links import Links
 from kvstore.core.membership import Membership
 from kvstore.core.memory import Memory
 from kvstore.core.pressure import PressureGauge
-from kvstore.core.types import GPU, Pressure, Revision, Tier
+from kvstore.core.types import GPU, RESIDENT, Pressure, Revision, SequenceId, Tier
 from kvstore.core.usage import EngineUsage, TierUsage, Usage
 
-__all__ = ["report_usage"]
+__all__ = ["report_sequence", "report_usage"]
 
 
 def report_usage(
@@ -33,6 +38,30 @@ def report_usage(
         for tier in Tier
     )
     return Usage(revision=revision, tiers=tiers, engines=engines)
+
+
+def report_sequence(
+    config: StoreConfig, engine: Engine, id: SequenceId, answering: Answering
+) -> SequenceAnswer:
+    sequence = engine.sequences.get(id)
+    if sequence is None:
+        raise SequenceUnknown(
+            "the engine has no such sequence",
+            field="sequence",
+            value=id,
+            remedy="Allocate or Fork creates a sequence",
+        )
+    (table,) = answering.frames([sequence.rows]) if sequence.state is RESIDENT else ((),)
+    # What is committed is filled, whether the engine has said so in a swap or not.
+    valid_tokens = max(sequence.filled_tokens, sequence.committed * config.block_tokens)
+    return SequenceAnswer(
+        state=sequence.state,
+        activity=sequence.activity,
+        token_count=sequence.token_count,
+        valid_tokens=min(valid_tokens, sequence.token_count),
+        block_table=table,
+        session=sequence.session,
+    )
 
 
 def _tier_usage(memory: Memory, links: Links, tier: Tier, pressure: Pressure, quarantined: int) -> TierUsage:
