@@ -4,19 +4,23 @@ from collections.abc import Collection
 
 from kvstore.core.types import Tier
 from kvstore.core.usage import EngineUsage, TierUsage, Usage
-from kvstore.server.encode import PRESSURES, TIERS, encode_engine
+from kvstore.server.encode import encode_engine
+from kvstore.server.encode_events import PRESSURES, TIERS
 from kvstore.v1 import kvstore_pb2 as pb
 
 __all__ = ["encode_usage"]
 
 
-def encode_usage(usage: Usage, store_epoch: int, degraded: Collection[Tier]) -> pb.Usage:
+def encode_usage(
+    usage: Usage, store_epoch: int, degraded: Collection[Tier], *, draining: bool = False
+) -> pb.Usage:
     """`degraded` comes from the tiers: the core does not know why a transfer failed."""
     return pb.Usage(
         revision=usage.revision,
         store_epoch=store_epoch,
         tiers=[_tier(tier, tier.tier in degraded) for tier in usage.tiers],
         engines=[_engine(engine, store_epoch) for engine in usage.engines],
+        draining=draining,
     )
 
 

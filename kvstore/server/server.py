@@ -12,7 +12,7 @@ from pathlib import Path
 
 import grpc.aio
 
-from kvstore.core.errors import ConfigInvalid
+from kvstore.core.errors import CheckFailed, ConfigInvalid
 from kvstore.observe.folder import JournalFolder
 from kvstore.server.calls import Streams
 from kvstore.server.config import ServeConfig
@@ -71,6 +71,9 @@ async def _serve_sockets(config: ServeConfig, driver: Driver, stop: asyncio.Even
         log.info("kvstore ready on unix:%s %s", config.socket, _sizes(config))
         await stop.wait()
         log.info("stopping")
+        driver.health.begin_stop()
+        if config.drain_seconds and driver.failure is None:
+            await _drain(driver, config.drain_seconds)
         driver.end_waits()
         streams.close()
         await server.stop(CALLS_SECONDS)
@@ -79,6 +82,15 @@ async def _serve_sockets(config: ServeConfig, driver: Driver, stop: asyncio.Even
         await server.stop(None)
         for path, identity in bound.items():
             remove(path, identity)
+
+
+async def _drain(driver: Driver, seconds: float) -> None:
+    """Engines go on meanwhile with what they have begun."""
+    try:
+        written, left = await driver.drain_to_disk(seconds)
+    except CheckFailed:
+        return  # The store has met a bug and has said so.
+    log.info("drained: %d blocks written, %d left", written, left)
 
 
 def _bind(server: grpc.aio.Server, path: Path) -> None:
