@@ -118,11 +118,10 @@ class Membership:
         engine = self.engines.pop(id, None)
         if engine is None:
             return False
-        is_end = engine.state is EngineState.ATTACHED
-        if is_end:
+        if engine.state is EngineState.ATTACHED:
             self._freeing.abandon(engine)
         self._freeing.release_quarantine(engine)
-        return is_end
+        return engine.state is EngineState.ATTACHED
 
     def tick(self, time: float) -> list[Engine]:
         """Ends leases that have run out; returns the engines that have expired now."""
