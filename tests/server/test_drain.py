@@ -4,9 +4,11 @@ import asyncio
 import signal
 import subprocess
 import sys
+import threading
 import uuid
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -221,10 +223,33 @@ def test_a_drain_whose_time_is_over_says_what_is_left(tmp_path: Path) -> None:
     async def scenario(driver: Driver, stopped: Stopped) -> None:
         commit_turn(driver, (await attach(driver)).answer.engine, 6)
         assert await driver.drain_to_disk(0.0) == (0, 6)
-        # Two at once come to the same end, and one that is cancelled ends soon.
+        # Two at once come to the same end.
         both = asyncio.gather(driver.drain_to_disk(50.0), driver.drain_to_disk(50.0))
         assert [left for _, left in await both] == [0, 0]
 
+    run(scenario, config_for(tmp_path, disk_bytes=16 << 20))
+
+
+def test_a_drain_that_is_cancelled_waits_no_longer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate, write = threading.Event(), DiskTier.write
+
+    def wait_and_write(self: DiskTier, *arguments: Any, **named: Any) -> None:
+        assert gate.wait(DEADLINE_SECONDS)
+        write(self, *arguments, **named)
+
+    async def scenario(driver: Driver, stopped: Stopped) -> None:
+        engine = (await attach(driver)).answer.engine
+        commit_turn(driver, engine, 6)
+        draining = asyncio.create_task(driver.drain_to_disk(3_000.0))
+        await asyncio.sleep(0)
+        driver.cancel_drain()
+        assert await draining == (0, 6)
+        gate.set()
+        # What was on its way is not called back.
+        await driver.drain(DEADLINE_SECONDS)
+        assert disk_frames_used(driver) == 6
+
+    monkeypatch.setattr(DiskTier, "write", wait_and_write)
     run(scenario, config_for(tmp_path, disk_bytes=16 << 20))
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import grpc
 import pytest
 
+from kvstore.cli.watch import describe
 from kvstore.client.client import Client
 from kvstore.client.errors import Refused, Unanswered
 from kvstore.core import events
@@ -343,6 +344,26 @@ def test_the_client_is_refused_what_is_compacted(shared: Service) -> None:
     with Client(str(shared.socket)) as client, pytest.raises(Refused) as refused:
         next(client.watch_events(start_revision=7))
     assert refused.value.reason == "REVISION_COMPACTED"
+
+
+def test_every_kind_of_event_has_a_line() -> None:
+    engine, keys = "engines/e", [key(number) for number in range(1)]
+    moved = pb.SequenceMoved(engine=engine, sequence=7, state=pb.Sequence.RESIDENT, valid_tokens=9)
+    pressure = pb.PressureChanged(tier=pb.TIER_CPU, pressure=pb.PRESSURE_HIGH)
+    blocks = {"tier": pb.TIER_DISK, "block_keys": keys, "tenant": "a"}
+    lines = {
+        "engines/e sequence 7: RESIDENT, 9 tokens valid": pb.Event(sequence_moved=moved),
+        "pressure on cpu: high": pb.Event(pressure_changed=pressure),
+        "stored in disk, tenant 'a': 1 block 010000000000": pb.Event(blocks_stored=pb.BlocksStored(**blocks)),
+        "removed from disk, tenant 'a': 1 block 010000000000": pb.Event(
+            blocks_removed=pb.BlocksRemoved(**blocks)
+        ),
+        "engines/e is gone": pb.Event(engine_expired=pb.EngineExpired(engine=engine)),
+    }
+    assert {event.WhichOneof("kind") for event in lines.values()} == {
+        field.name for field in pb.Event.DESCRIPTOR.oneofs_by_name["kind"].fields
+    }
+    assert [describe(event) for event in lines.values()] == list(lines)
 
 
 @pytest.mark.parametrize("flags", [(), ("--json",)])
