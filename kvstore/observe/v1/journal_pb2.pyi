@@ -1011,6 +1011,7 @@ class Effects(_message.Message):
     TRANSFERS_FIELD_NUMBER: _builtins.int
     DELETES_FIELD_NUMBER: _builtins.int
     WAKE_FIELD_NUMBER: _builtins.int
+    ADMITTED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def answer(self) -> Global___Answer: ...
     @_builtins.property
@@ -1019,6 +1020,8 @@ class Effects(_message.Message):
     def deletes(self) -> _containers.RepeatedCompositeFieldContainer[Global___DiskDelete]: ...
     @_builtins.property
     def wake(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def admitted(self) -> _containers.RepeatedCompositeFieldContainer[Global___Admitted]: ...
     def __init__(
         self,
         *,
@@ -1026,14 +1029,43 @@ class Effects(_message.Message):
         transfers: _abc.Iterable[Global___Transfer] | None = ...,
         deletes: _abc.Iterable[Global___DiskDelete] | None = ...,
         wake: _abc.Iterable[_builtins.str] | None = ...,
+        admitted: _abc.Iterable[Global___Admitted] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "deletes", b"deletes", "transfers", b"transfers", "wake", b"wake"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admitted", b"admitted", "answer", b"answer", "deletes", b"deletes", "transfers", b"transfers", "wake", b"wake"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Effects: _TypeAlias = Effects  # noqa: Y015
+
+@_typing.final
+class Admitted(_message.Message):
+    """The first frames of a sequence: blocks looked for in the index, and those found by tier."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SEQUENCE_FIELD_NUMBER: _builtins.int
+    BLOCKS_QUERIED_FIELD_NUMBER: _builtins.int
+    TIER_BLOCKS_FIELD_NUMBER: _builtins.int
+    sequence: _builtins.int
+    blocks_queried: _builtins.int
+    @_builtins.property
+    def tier_blocks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        sequence: _builtins.int = ...,
+        blocks_queried: _builtins.int = ...,
+        tier_blocks: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks_queried", b"blocks_queried", "sequence", b"sequence", "tier_blocks", b"tier_blocks"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Admitted: _TypeAlias = Admitted  # noqa: Y015
 
 @_typing.final
 class Answer(_message.Message):
