@@ -44,6 +44,10 @@ def serve(
         typer.Option(help="Folder to record all events in, for `kvstore replay`."),
     ] = None,
     journal_bytes: Annotated[str, typer.Option(help="The most that the journal takes.")] = "0",
+    metrics: Annotated[
+        str | None,
+        typer.Option(help="Port, or 127.0.0.1:PORT, of /metrics and /healthz over HTTP, on loopback alone."),
+    ] = None,
 ) -> None:
     """Run the service until SIGTERM or Ctrl-C."""
     # Until the service takes the signals itself: to load it lasts longer than a hasty stop waits.
@@ -70,6 +74,7 @@ def serve(
         low_watermark=low_watermark,
         journal=journal,
         journal_bytes=journal_bytes,
+        metrics=metrics,
     )
     raise typer.Exit(asyncio.run(run(config)))
 

@@ -12,6 +12,7 @@ from typing import NoReturn
 
 from kvstore.core.errors import ConfigInvalid
 from kvstore.observe.journal import JOURNAL_BYTES_MIN
+from kvstore.server.metrics_http import parse_metrics_address
 from kvstore.server.sizes import format_bytes, parse_size
 from kvstore.server.sockets import parse_address
 from kvstore.tiers.disk import CAP_BYTES_MIN
@@ -45,6 +46,8 @@ class ServeConfig:
     # None: no journal.
     journal_path: Path | None = None
     journal_bytes: int = 0
+    # Host and port, on loopback. None: no metrics are served.
+    metrics: tuple[str, int] | None = None
 
     def __post_init__(self) -> None:
         if self.gpu_bytes <= 0:
@@ -118,6 +121,7 @@ def parse_config(
     low_watermark: float = 0.80,
     journal: str | None = None,
     journal_bytes: str = "0",
+    metrics: str | None = None,
     memory_bytes: int = 0,
 ) -> ServeConfig:
     """Flags as they were typed. `memory_bytes`: what shares are of, and the most; 0: the machine's."""
@@ -140,6 +144,7 @@ def parse_config(
         low_watermark=low_watermark,
         journal_path=Path(journal).absolute() if journal is not None else None,
         journal_bytes=parse_size(journal_bytes, flag="--journal-bytes"),
+        metrics=parse_metrics_address(metrics) if metrics is not None else None,
     )
     _check_memory(config, memory_bytes)
     return config

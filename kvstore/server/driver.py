@@ -24,6 +24,7 @@ from kvstore.core.errors import CheckFailed, EngineExpired, FieldInvalid, Layout
 from kvstore.core.store import Store
 from kvstore.core.types import EngineId, EngineState, Pressure, Revision, StoredKey, Tier
 from kvstore.core.usage import TierUsage, Usage
+from kvstore.observe.counting import Counts
 from kvstore.observe.folder import JournalFolder
 from kvstore.observe.journal import Journal
 from kvstore.observe.making import heading_of
@@ -32,6 +33,7 @@ from kvstore.policy.swap import LengthThreshold
 from kvstore.server.clock import now, wall_now
 from kvstore.server.config import ServeConfig
 from kvstore.server.decode import AttachCall
+from kvstore.server.encode_usage import Facts
 from kvstore.server.fds import TetherServer
 from kvstore.server.layout import Layout
 from kvstore.server.pools import FrameCounts, Pools, count_frames, make_pools
@@ -69,6 +71,7 @@ class Driver:
         journal: JournalFolder | None = None,
     ) -> None:
         self.store_epoch = secrets.randbits(64)
+        self.counts = Counts()
         self.tethers = TetherServer(self._tether_opened, self._tethers_closed)
         self._config = config
         self._disk = disk
@@ -78,6 +81,7 @@ class Driver:
         self._waits = Waits()
         self._running: RunningStore | None = None
         self._making: asyncio.Task[RunningStore] | None = None
+        self._start_wall = wall_now()
 
     @property
     def failure(self) -> Exception | None:
@@ -134,8 +138,27 @@ class Driver:
         return msgspec.structs.replace(usage, tiers=tuple(tier for tier in usage.tiers if sizes[tier.tier]))
 
     @property
-    def tiers_degraded(self) -> set[Tier]:
-        return {Tier.DISK} if self._disk is not None and self._disk.degraded else set()
+    def facts(self) -> Facts:
+        """What is to be told beside the usage."""
+        return Facts(
+            store_epoch=self.store_epoch,
+            build=__version__,
+            start_wall=self._start_wall,
+            disk_bytes=self._config.disk_bytes,
+            layout=self._running.layout if self._running is not None else None,
+            disk=self._disk,
+        )
+
+    def health(self) -> tuple[bool, str]:
+        """Whether engines are served, and what there is to say, a line each."""
+        if self.failure is not None:
+            return False, f"failed: {self.failure}\n"
+        lines = ["ok"]
+        if self._running is None:
+            lines.append("no engine has attached yet")
+        if self._disk is not None and self._disk.degraded:
+            lines.append(f"disk degraded: {self._disk.degraded_reason}")
+        return True, "\n".join(lines) + "\n"
 
     def end_waits(self) -> None:
         """KeepAlives that wait are answered, and later ones don't wait: the service is about to stop."""
@@ -181,6 +204,7 @@ class Driver:
                 pools=pools,
                 disk=self._disk,
                 waits=self._waits,
+                counts=self.counts,
                 failed=self._stop,
             )
         except BaseException:

@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from time import perf_counter
 from typing import TypeVar
 
 from kvstore.core.effects import Answer, Done, Effects
@@ -17,6 +18,7 @@ from kvstore.core.events import Event, Tick, TransferEnded
 from kvstore.core.store import Store
 from kvstore.core.types import TransferId
 from kvstore.core.usage import Usage
+from kvstore.observe.counting import Counts
 from kvstore.observe.journal import Journal
 from kvstore.server.clock import now
 from kvstore.server.layout import Layout
@@ -45,6 +47,7 @@ class RunningStore:
         pools: Pools,
         disk: DiskTier | None,
         waits: Waits,
+        counts: Counts,
         failed: Callable[[], None],
     ) -> None:
         self.layout = layout
@@ -54,6 +57,7 @@ class RunningStore:
         self.journal: Journal | None = None
         self._store = store
         self._waits = waits
+        self._counts = counts
         self._failed = failed
         self._loop = asyncio.get_running_loop()
         self._moving: set[TransferId] = set()
@@ -68,10 +72,7 @@ class RunningStore:
         if self.failure is not None:
             raise CheckFailed(f"the store is stopping: {self.failure}")
         try:
-            if self.journal is None:
-                effects = self._store.handle(event)
-            else:
-                effects = self.journal.handle(self._store, event)
+            effects = self._handle(event)
             if not isinstance(effects.answer, kind):
                 raise CheckFailed(f"{type(event).__name__} was answered with {type(effects.answer).__name__}")
             self._start(effects)
@@ -103,6 +104,22 @@ class RunningStore:
         if ended:
             self.pools.close()
         return ended
+
+    def _handle(self, event: Event) -> Effects:
+        """Whatever comes of it is counted, and written down where there is a journal."""
+        begin = perf_counter()
+        try:
+            effects = self._store.handle(event)
+        except Exception as error:
+            self._note(event, error, begin)
+            raise
+        self._note(event, effects, begin)
+        return effects
+
+    def _note(self, event: Event, result: Effects | Exception, begin: float) -> None:
+        self._counts.write(event, result, perf_counter() - begin)
+        if self.journal is not None:
+            self.journal.write(event, result)
 
     def _start(self, effects: Effects) -> None:
         if effects.transfers or effects.deletes:
