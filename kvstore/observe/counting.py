@@ -106,7 +106,10 @@ class Counts(Struct):
 
     def add_call(self, seconds: float) -> None:
         """A step was answered."""
-        self.call_seconds.add(seconds)
+        try:
+            self.call_seconds.add(seconds)
+        except Exception:
+            self.errors += 1
 
     @property
     def operation_count(self) -> int:
