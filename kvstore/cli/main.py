@@ -7,10 +7,13 @@ import typer
 
 from kvstore import __version__
 from kvstore.cli.demo import demo
+from kvstore.cli.drain import drain
+from kvstore.cli.health import health
 from kvstore.cli.replay import replay
 from kvstore.cli.serve import serve
 from kvstore.cli.simulate import simulate
 from kvstore.cli.status import status
+from kvstore.cli.watch import watch
 from kvstore.client.errors import ClientError
 from kvstore.core.errors import KVStoreError
 
@@ -25,10 +28,13 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(demo)
+app.command()(drain)
+app.command()(health)
 app.command()(replay)
 app.command()(serve)
 app.command()(simulate)
 app.command()(status)
+app.command()(watch)
 
 EXIT_REFUSED = 2
 

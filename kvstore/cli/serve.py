@@ -39,6 +39,10 @@ def serve(
         float, typer.Option(help="Share of frames in use that starts evicting.")
     ] = 0.90,
     low_watermark: Annotated[float, typer.Option(help="Share of frames in use that ends it.")] = 0.80,
+    drain_seconds: Annotated[
+        float,
+        typer.Option(help="Seconds for which a stop first writes to disk what is worth keeping."),
+    ] = 0.0,
     journal: Annotated[
         str | None,
         typer.Option(help="Folder to record all events in, for `kvstore replay`."),
@@ -72,6 +76,7 @@ def serve(
         drop_tokens_max=drop_tokens_max,
         high_watermark=high_watermark,
         low_watermark=low_watermark,
+        drain_seconds=drain_seconds,
         journal=journal,
         journal_bytes=journal_bytes,
         metrics=metrics,

@@ -8,10 +8,12 @@ this module and not by gRPC, which knows neither the bounds nor the tethers.
 import os
 import threading
 import time
+from collections.abc import Iterator
 from typing import Protocol, TypeVar
 
 import grpc
 from google.protobuf.message import Message
+from grpc_health.v1 import health_pb2_grpc
 
 from kvstore.client import errors
 from kvstore.v1 import kvstore_pb2_grpc as rpc
@@ -54,7 +56,7 @@ class Service:
         self._pid = os.getpid()
         self._channel = grpc.insecure_channel(address, options=OPTIONS)
         self.stub = rpc.KVStoreStub(self._channel)
-
+        self.health = health_pb2_grpc.HealthStub(self._channel)
         self._is_closed = False
 
     @property
@@ -100,6 +102,20 @@ class Service:
                 raise problem
             pause = min(2 * pause, PAUSE_SECONDS_MAX)
             started = None
+
+    def stream(
+        self, method: "grpc.UnaryStreamMultiCallable[Request, Response]", request: Request
+    ) -> Iterator[Response]:
+        """Answers until the caller has enough or the stream ends, which is an error. The one call that has no
+        deadline: there may be nothing to tell for hours."""
+        call = method(request)
+        try:
+            yield from call
+        except grpc.RpcError as error:
+            raise errors.from_rpc(error, self.address) from None
+        finally:
+            call.cancel()
+        raise errors.Unanswered(f"the service on {self.address} has ended the stream")
 
     def close(self) -> None:
         self._is_closed = True

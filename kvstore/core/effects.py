@@ -7,9 +7,12 @@ An effect is a plain frozen record, like an event. A `Transfer` ends in exactly 
 from msgspec import Struct, field
 
 from kvstore.core.types import (
+    Activity,
+    BlockKey,
     EngineId,
     EngineState,
     Frame,
+    NamespaceId,
     Outcome,
     Pressure,
     Revision,
@@ -17,6 +20,7 @@ from kvstore.core.types import (
     SequenceState,
     StepNumber,
     StoredKey,
+    TenantId,
     Tier,
     TransferId,
 )
@@ -26,22 +30,28 @@ __all__ = [
     "AllocateResult",
     "Answer",
     "AttachAnswer",
+    "BlocksRemoved",
+    "BlocksStored",
     "CommitResult",
     "Decision",
     "DiskDelete",
     "Done",
+    "DrainAnswer",
     "Effects",
     "EndSessionResult",
+    "EngineGone",
     "ForkResult",
     "FrameCopy",
     "FreeResult",
     "GrowResult",
     "GrownOtherwise",
+    "Happening",
     "KeepAliveAnswer",
     "LookupAnswer",
     "Notice",
     "PressureChanged",
     "Result",
+    "SequenceAnswer",
     "SequenceMoved",
     "StepAnswer",
     "SwapResult",
@@ -141,6 +151,7 @@ class SequenceMoved(Struct, frozen=True, kw_only=True, gc=False):
     """A sequence's state has changed by itself; the table is told where it is RESIDENT."""
 
     revision: Revision
+    engine: EngineId
     sequence: SequenceId
     state: SequenceState
     block_table: tuple[Frame, ...]
@@ -154,6 +165,38 @@ class PressureChanged(Struct, frozen=True, kw_only=True, gc=False):
 
 
 Notice = SequenceMoved | PressureChanged
+
+# -------------------------------------------------------------- events for those who watch
+
+
+class BlocksStored(Struct, frozen=True, kw_only=True, gc=False):
+    """Blocks that can be found by their keys, and in this tier, from now on."""
+
+    revision: Revision
+    tier: Tier
+    namespace: NamespaceId
+    tenant: TenantId
+    keys: tuple[BlockKey, ...]
+
+
+class BlocksRemoved(Struct, frozen=True, kw_only=True, gc=False):
+    """Blocks that can't be found in this tier any more."""
+
+    revision: Revision
+    tier: Tier
+    namespace: NamespaceId
+    tenant: TenantId
+    keys: tuple[BlockKey, ...]
+
+
+class EngineGone(Struct, frozen=True, kw_only=True, gc=False):
+    """An engine's lease has run out, or its last tether has closed without a Detach."""
+
+    revision: Revision
+    engine: EngineId
+
+
+Happening = SequenceMoved | PressureChanged | BlocksStored | BlocksRemoved | EngineGone
 
 # ------------------------------------------------------------------------------ answers
 
@@ -198,11 +241,32 @@ class LookupAnswer(Struct, frozen=True, kw_only=True, gc=False):
     blocks_by_tier: tuple[int, int, int]
 
 
+class SequenceAnswer(Struct, frozen=True, kw_only=True, gc=False):
+    """A sequence as it is. `valid_tokens`: leading tokens whose KV is in some tier, or on its way, as far as
+    the engine has told; `block_table` is there where it is RESIDENT."""
+
+    state: SequenceState
+    activity: Activity
+    token_count: int
+    valid_tokens: int
+    block_table: tuple[Frame, ...]
+    session: str
+
+
+class DrainAnswer(Struct, frozen=True, kw_only=True, gc=False):
+    """Blocks that can be found and are not on disk; of these, those on their way there; and how many have
+    arrived there since the start of the store."""
+
+    blocks_left: int
+    blocks_moving: int
+    blocks_stored: int
+
+
 class Done(Struct, frozen=True, kw_only=True, gc=False):
     """The answer to an event that asks for none."""
 
 
-Answer = AttachAnswer | KeepAliveAnswer | StepAnswer | LookupAnswer | Done
+Answer = AttachAnswer | KeepAliveAnswer | StepAnswer | LookupAnswer | SequenceAnswer | DrainAnswer | Done
 
 # ------------------------------------------------------------------------- long actions
 
@@ -246,7 +310,8 @@ class Effects(Struct, frozen=True, kw_only=True, gc=False):
 
     `deletes` go to the disk before `transfers`, in the order given; `answer` may be told at once:
     whatever it says may be read is there already. `wake` names engines that have news for a
-    waiting KeepAlive; `admitted` is for those who count.
+    waiting KeepAlive. `admitted` is for those who count. `happened` is for those who watch, in the order
+    of its revisions, which have no gap while somebody does.
     """
 
     answer: Answer = field(default_factory=Done)
@@ -254,3 +319,4 @@ class Effects(Struct, frozen=True, kw_only=True, gc=False):
     deletes: tuple[DiskDelete, ...] = ()
     wake: tuple[EngineId, ...] = ()
     admitted: tuple[Admitted, ...] = ()
+    happened: tuple[Happening, ...] = ()

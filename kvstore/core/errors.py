@@ -9,6 +9,8 @@
       StepMixed             STEP_MIXED
       TenantRefused         TENANT
       LayoutMismatch        LAYOUT_MISMATCH
+      Draining              DRAINING
+      RevisionCompacted     REVISION_COMPACTED
       TooManyEngines        TOO_MANY_ENGINES
       PoolQuarantined       POOL_QUARANTINED
       PoolUnavailable       POOL_UNAVAILABLE
@@ -27,6 +29,7 @@ __all__ = [
     "CheckFailed",
     "ConfigInvalid",
     "DiskInvalid",
+    "Draining",
     "EngineExpired",
     "FieldInvalid",
     "JournalInvalid",
@@ -34,6 +37,7 @@ __all__ = [
     "LayoutMismatch",
     "PoolQuarantined",
     "PoolUnavailable",
+    "RevisionCompacted",
     "SequenceUnknown",
     "StepChanged",
     "StepGap",
@@ -93,6 +97,14 @@ class TenantRefused(KVStoreError):
 
 class LayoutMismatch(KVStoreError):
     reason = "LAYOUT_MISMATCH"
+
+
+class Draining(KVStoreError):
+    reason = "DRAINING"
+
+
+class RevisionCompacted(KVStoreError):
+    reason = "REVISION_COMPACTED"
 
 
 class TooManyEngines(KVStoreError):

@@ -30,10 +30,12 @@ __all__ = [
     "BlocksFound",
     "Commit",
     "Detach",
+    "Drain",
     "EndSession",
     "Event",
     "Fork",
     "Free",
+    "GetSequence",
     "Grow",
     "KeepAlive",
     "Lookup",
@@ -46,6 +48,7 @@ __all__ = [
     "Tick",
     "TransferEnded",
     "UpdateActivity",
+    "Watch",
 ]
 
 # ------------------------------------------------------------------ operations of a step
@@ -178,6 +181,34 @@ class Lookup(Struct, frozen=True, kw_only=True, gc=False):
     tenant: str = ""
 
 
+class GetSequence(Struct, frozen=True, kw_only=True, gc=False):
+    """How one sequence stands. Changes nothing, but renews the lease."""
+
+    time: float
+    engine: EngineId
+    sequence: SequenceId
+
+
+# --------------------------------------------------------------------- calls of operators
+
+
+class Watch(Struct, frozen=True, kw_only=True, gc=False):
+    """From now on `Effects.happened` tells what happens; or no more. Told once more it changes nothing."""
+
+    time: float
+    on: bool
+
+
+class Drain(Struct, frozen=True, kw_only=True, gc=False):
+    """No new engines and sequences from now on, and what is worth keeping is to be written to disk.
+
+    Told again it asks for what has been committed or has failed meanwhile. `on` False: work is taken again.
+    """
+
+    time: float
+    on: bool = True
+
+
 # ------------------------------------------------------------- what the shell sees happen
 
 
@@ -227,6 +258,9 @@ Event = (
     | Step
     | Single
     | Lookup
+    | GetSequence
+    | Watch
+    | Drain
     | Tick
     | TetherOpened
     | TethersClosed

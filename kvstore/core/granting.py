@@ -89,6 +89,9 @@ class Granting:
             # Frames that the engine knew are not these.
             asked.known_blocks = 0
             sequence.token_count = max(sequence.token_count, tokens)
+            if self._admission.is_closed and not sequence.begun_once:
+                # LATER, and nothing is short: to preempt others would not help.
+                return asked
             asked.request = self._plan_prefix(engine, sequence, Urgency.NEW)
         elif sequence.state is SWAPPING_IN and tokens <= sequence.token_count:
             asked.outcome = OK
@@ -198,6 +201,7 @@ class Granting:
             held, sequence = len(request.held), request.sequence
             sequence.committed, sequence.filled_tokens = held, held * self._config.block_tokens
             sequence.found_tokens = (0, 0, 0)
+            sequence.begun_once = True
         hits = [request for request in beginning if request.held]
         if hits:
             self._note_hits(hits)

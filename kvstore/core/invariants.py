@@ -11,11 +11,15 @@ import numpy as np
 from kvstore.core.blocks import NO_FRAME, NO_ROW
 from kvstore.core.engines import Engine, Release
 from kvstore.core.errors import check
+from kvstore.core.prefix import domain_parts
 from kvstore.core.sequences import Sequence
 from kvstore.core.store import Store
-from kvstore.core.types import BlockKey, DomainId, Rows, SequenceState, Tier
+from kvstore.core.types import BlockKey, DomainId, NamespaceId, Rows, SequenceState, TenantId, Tier
 
-__all__ = ["check_invariants"]
+__all__ = ["Found", "check_invariants", "found_by_tier"]
+
+# A block as it is told to those who watch.
+Found = tuple[Tier, NamespaceId, TenantId, BlockKey]
 
 
 def check_invariants(store: Store) -> None:
@@ -26,6 +30,17 @@ def check_invariants(store: Store) -> None:
     _check_copies(store)
     _check_sequences(store)
     _check_eviction_order(store)
+
+
+def found_by_tier(store: Store) -> set[Found]:
+    """The index by tier, for those who compare theirs with it."""
+    valid = store.memory.blocks.valid
+    return {
+        (tier, *domain_parts(domain), key)
+        for (domain, key), row in store.memory.prefix.entries()
+        for tier in Tier
+        if valid[tier][row]
+    }
 
 
 def _engines(store: Store) -> list[Engine]:

@@ -258,6 +258,8 @@ class Links:
         is_good[list(failed)] = False
         good, bad = rows[is_good], rows[~is_good]
         blocks.valid[target][good] = True
+        if self._memory.prefix.changes is not None:
+            self._memory.prefix.changes.stored(target, good[blocks.indexed[good]])
         self.blocks_moved_in[target] += good.size
         self.blocks_failed[target] += bad.size
         if target is DISK:

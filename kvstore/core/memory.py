@@ -107,6 +107,8 @@ class Memory:
         blocks = self.blocks
         indexed = rows[blocks.indexed[rows]]
         if indexed.size:
+            if self.prefix.changes is not None:
+                self.prefix.changes.removed(tier, indexed[blocks.valid[tier][indexed]])
             self.prefix.count_children(tier, indexed, -1)
             self.eviction.forget(tier, indexed)
         self._drop_private(tier, rows)

@@ -19,6 +19,7 @@ from msgspec import Struct
 from kvstore.core.blocks import NO_FRAME, NO_ROW, ONE, Blocks, as_table, none_of
 from kvstore.core.errors import check
 from kvstore.core.types import BlockKey, BlockRow, DomainId, NamespaceId, Rows, TenantId, Tier
+from kvstore.core.watching import IndexChanges
 
 __all__ = ["PrefixIndex", "Publication", "domain_id", "domain_parts"]
 
@@ -72,6 +73,8 @@ class PrefixIndex:
     def __init__(self, blocks: Blocks) -> None:
         self._blocks = blocks
         self._rows: dict[DomainId, dict[BlockKey, BlockRow]] = {}
+        # While somebody watches: which blocks come to be found in a tier, and which no more.
+        self.changes: IndexChanges | None = None
 
     def find(self, domain: DomainId, key: BlockKey) -> BlockRow | None:
         return self._rows.get(domain, {}).get(key)
@@ -183,6 +186,8 @@ class PrefixIndex:
         np.add.at(blocks.children, parents, ONE)
         for tier in Tier:
             self.count_children(tier, rows[blocks.frame[tier][rows] != NO_FRAME], 1)
+            if self.changes is not None:
+                self.changes.stored(tier, rows[blocks.valid[tier][rows]])
 
     def remove(self, rows: Rows) -> None:
         """Makes blocks unfindable; their replicas stay. All of their children go with them."""
@@ -194,6 +199,8 @@ class PrefixIndex:
                 del self._rows[domain]
         for tier in Tier:
             self.count_children(tier, rows[blocks.frame[tier][rows] != NO_FRAME], -1)
+            if self.changes is not None:
+                self.changes.removed(tier, rows[blocks.valid[tier][rows]])
         parents = blocks.parent[rows]
         np.subtract.at(blocks.children, parents[parents != NO_ROW], ONE)
         blocks.indexed[rows] = False

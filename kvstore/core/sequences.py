@@ -82,6 +82,8 @@ class Sequence(Struct, eq=False):
     # Block rows in token order; empty while DROPPED. Never shortened or replaced in place:
     # fences of earlier commits hold on to the same array.
     rows: "array[int]" = field(default_factory=as_table)
+    # Whether it has ever had GPU frames.
+    begun_once: bool = False
     # Leading blocks that were found in the index or committed.
     committed: int = 0
     # Tokens of the cached prefix it began with, by the tier in which they were found.
@@ -141,6 +143,7 @@ class Sequence(Struct, eq=False):
             token_count=self.token_count,
             state=self.state,
             rows=self.rows[:],
+            begun_once=True,
             committed=self.committed,
             held_blocks=self.held_blocks,
             found_tokens=self.found_tokens,

@@ -12,17 +12,16 @@ from kvstore.core.answering import Answering
 from kvstore.core.checking import check_completed, check_keys, check_operations, check_tenant
 from kvstore.core.committing import Committing
 from kvstore.core.config import StoreConfig
+from kvstore.core.draining import Draining
 from kvstore.core.effects import (
     Admitted,
     Answer,
     DiskDelete,
     Done,
+    DrainAnswer,
     Effects,
     KeepAliveAnswer,
     LookupAnswer,
-    Notice,
-    PressureChanged,
-    SequenceMoved,
     StepAnswer,
 )
 from kvstore.core.engines import Engine
@@ -31,7 +30,9 @@ from kvstore.core.events import (
     Attach,
     BlocksFound,
     Detach,
+    Drain,
     Event,
+    GetSequence,
     KeepAlive,
     Lookup,
     Single,
@@ -40,6 +41,7 @@ from kvstore.core.events import (
     TethersClosed,
     Tick,
     TransferEnded,
+    Watch,
 )
 from kvstore.core.freeing import Freeing
 from kvstore.core.granting import Granting
@@ -48,17 +50,18 @@ from kvstore.core.leaving import Leaving
 from kvstore.core.links import Links
 from kvstore.core.membership import Membership
 from kvstore.core.memory import Memory
+from kvstore.core.news import News
 from kvstore.core.phases import Phases
 from kvstore.core.ports import EvictionPolicy, SwapPolicy
 from kvstore.core.prefix import domain_id
 from kvstore.core.pressure import PressureGauge
-from kvstore.core.reporting import report_sequences, report_usage
+from kvstore.core.reporting import report_sequence, report_sequences, report_usage
 from kvstore.core.restoring import restore_blocks
 from kvstore.core.sequences import Sequence
 from kvstore.core.settling import Settling
 from kvstore.core.steps import Steps
 from kvstore.core.swaps import Swaps
-from kvstore.core.types import RESIDENT, RUNNING, EngineId, Revision, StepNumber, Tier
+from kvstore.core.types import RESIDENT, RUNNING, Revision, StepNumber, Tier
 from kvstore.core.usage import Usage
 
 __all__ = ["Store"]
@@ -78,6 +81,7 @@ class Store:
         settling = Settling(config, self.memory, self.links, self.swaps, committing)
         freeing = Freeing(self.memory, self.swaps, self.admission, self.leaving, settling)
         self.membership = Membership(config, freeing, settling)
+        self._draining = Draining(config, self.memory, self.links)
         self._granting = Granting(config, self.memory, self.swaps, self.admission, self.leaving)
         growing = Growing(config, self.memory, self.admission, self.leaving)
         self._answering = Answering(self.memory)
@@ -93,18 +97,22 @@ class Store:
             self._answering,
         )
         self._gauge = PressureGauge(config, self.memory, self.admission)
-        self.revision = Revision(0)
-        # Engines with news, in the order of the news; reset by each event.
-        self._woken: dict[EngineId, None] = {}
+        self._news = News(self.memory, self._answering, self._gauge, self.membership.engines)
+
+    @property
+    def revision(self) -> Revision:
+        """Of the last event."""
+        return self._news.revision
 
     def handle(self, event: Event) -> Effects:
         """Applies one event. Raises `KVStoreError`, nothing changed, or `CheckFailed`: a bug."""
-        self._woken = {}
+        news = self._news
+        news.woken = {}
         self.memory.room_was_made = False
         answer = self._apply(event)
         if self.memory.room_was_made:
             # Who waits for frames may find some now: no news, but a reason to ask again.
-            self._woken.update(self.admission.engines_waiting())
+            news.woken.update(self.admission.engines_waiting())
         transfers = tuple(self.links.start())
         deleted, self.memory.deleted = self.memory.deleted, []
         admitted: tuple[Admitted, ...] = ()
@@ -115,8 +123,9 @@ class Store:
             answer=answer,
             transfers=transfers,
             deletes=(DiskDelete(keys=tuple(deleted)),) if deleted else (),
-            wake=tuple(self._woken),
+            wake=tuple(news.woken),
             admitted=admitted,
+            happened=news.take_happened(),
         )
 
     def usage(self) -> Usage:
@@ -141,12 +150,19 @@ class Store:
                     state=engine.state,
                     lease_expire_time=engine.lease_expire_time,
                     revision=self.revision,
-                    notices=self._news(engine),
+                    notices=self._news.of(engine),
                 )
             case Attach():
                 return self.membership.attach(event)
             case Lookup():
                 return self._lookup(event)
+            case GetSequence():
+                engine = self.membership.get(event.engine, event.time)
+                return report_sequence(self.config, engine, event.sequence, self._answering)
+            case Drain():
+                return self._drain(event)
+            case Watch():
+                self._news.watch(event.on)
             case Detach():
                 self.membership.detach(event.engine)
             case Tick():
@@ -154,7 +170,8 @@ class Store:
             case TetherOpened():
                 self.membership.open_tether(event)
             case TethersClosed():
-                self.membership.close_tethers(event.engine)
+                if self.membership.close_tethers(event.engine):
+                    self._news.engine_gone(event.engine)
             case TransferEnded():
                 self.swaps.end(self.links.end(event.transfer, event.failed))
                 self.memory.room_was_made = True
@@ -215,7 +232,7 @@ class Store:
             results=results,
             copies=copies,
             revision=self.revision,
-            notices=self._news(engine),
+            notices=self._news.of(engine),
             lease_expire_time=engine.lease_expire_time,
         )
         # The answer is kept for a retry, so this has been told for good.
@@ -238,13 +255,21 @@ class Store:
 
     def _tick(self, event: Tick) -> None:
         for engine in self.membership.tick(event.time):
-            self._woken[engine.id] = None
+            self._news.woken[engine.id] = None
+            self._news.engine_gone(engine.id)
         self.links.resume()
         self._watch_pressure(event.time)
 
     def _restore(self, event: BlocksFound) -> None:
         check(not self.membership.engines, "blocks were found after an engine had attached")
         restore_blocks(self.memory, event.blocks)
+
+    def _drain(self, event: Drain) -> DrainAnswer:
+        """What runs goes on."""
+        self.membership.is_closed = self.admission.is_closed = event.on
+        if event.on:
+            self._draining.write_down()
+        return self._draining.report()
 
     # ------------------------------------------------------------------------------ news
 
@@ -253,37 +278,8 @@ class Store:
         engine = self.membership.engines[sequence.engine]
         if sequence.state is RESIDENT and sequence.activity is not RUNNING:
             self.leaving.idle[sequence] = engine
-        engine.moved[sequence.id] = self._next_revision()
-        self._woken[engine.id] = None
+        self._news.sequence_moved(engine, sequence)
 
     def _watch_pressure(self, time: float) -> None:
         for tier in self._gauge.changes(time):
-            for engine in self.membership.engines.values():
-                engine.pressed[tier] = self._next_revision()
-                self._woken[engine.id] = None
-
-    def _next_revision(self) -> Revision:
-        self.revision = Revision(self.revision + 1)
-        return self.revision
-
-    def _news(self, engine: Engine) -> tuple[Notice, ...]:
-        """What has happened to the engine's sequences, as things are now, in order."""
-        if not engine.moved and not engine.pressed:
-            return ()
-        notices: list[Notice] = []
-        for id, revision in engine.moved.items():
-            sequence = engine.sequences[id]
-            resident = sequence.state is RESIDENT
-            (table,) = self._answering.frames([sequence.rows]) if resident else ((),)
-            notices.append(
-                SequenceMoved(
-                    revision=revision,
-                    sequence=id,
-                    state=sequence.state,
-                    block_table=table,
-                    valid_tokens=sequence.filled_tokens,
-                )
-            )
-        for tier, revision in engine.pressed.items():
-            notices.append(PressureChanged(revision=revision, tier=tier, pressure=self._gauge.pressure[tier]))
-        return tuple(sorted(notices, key=lambda notice: notice.revision))
+            self._news.pressure_changed(tier)

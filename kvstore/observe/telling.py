@@ -23,6 +23,7 @@ from kvstore.core.events import (
     BlocksFound,
     Detach,
     Event,
+    GetSequence,
     KeepAlive,
     Lookup,
     Single,
@@ -46,7 +47,7 @@ from kvstore.observe.words import count, event_words, notice_words
 
 __all__ = ["Teller"]
 
-OF_ENGINES = (Step, Single, KeepAlive, Lookup)
+OF_ENGINES = (Step, Single, KeepAlive, Lookup, GetSequence)
 
 
 @dataclass(slots=True, eq=False)

@@ -18,10 +18,12 @@ from kvstore.core.events import (
     BlocksFound,
     Commit,
     Detach,
+    Drain,
     EndSession,
     Event,
     Fork,
     Free,
+    GetSequence,
     Grow,
     KeepAlive,
     Lookup,
@@ -33,6 +35,7 @@ from kvstore.core.events import (
     TethersClosed,
     TransferEnded,
     UpdateActivity,
+    Watch,
 )
 from kvstore.core.types import Direction, Outcome
 
@@ -76,6 +79,12 @@ def event_words(event: Event) -> str:
             return f"engine {event.engine} detaches"
         case Lookup():
             return f"engine {event.engine} looks up {count(len(event.block_keys), 'block')}"
+        case GetSequence():
+            return f"engine {event.engine} asks how sequence {event.sequence} stands"
+        case Watch():
+            return "somebody watches" if event.on else "nobody watches any more"
+        case Drain():
+            return "drain" if event.on else "the drain is cancelled"
         case TetherOpened():
             return f"process {event.pid} maps the pools for engine {event.engine}"
         case TethersClosed():

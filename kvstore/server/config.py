@@ -24,6 +24,7 @@ TENANT_BYTES_MAX = 256
 LEASE_SECONDS_MIN = 0.2
 LEASE_SECONDS_MAX = 3_600.0
 ENGINES_MAX = 4_096
+DRAIN_SECONDS_MAX = 3_600.0
 # A frame is whole pages: in less there is room for none.
 TIER_BYTES_MIN = 4_096
 
@@ -43,6 +44,8 @@ class ServeConfig:
     drop_tokens_max: int = 64
     high_watermark: float = 0.90
     low_watermark: float = 0.80
+    # For how long a stop writes what is worth keeping to disk; 0: only what is on its way there ends.
+    drain_seconds: float = 0.0
     # None: no journal.
     journal_path: Path | None = None
     journal_bytes: int = 0
@@ -63,6 +66,7 @@ class ServeConfig:
         self._check_tenants()
         _check_between("--lease", self.lease_seconds, LEASE_SECONDS_MIN, LEASE_SECONDS_MAX)
         _check_between("--engines-max", self.engines_max, 1, ENGINES_MAX)
+        _check_between("--drain-seconds", self.drain_seconds, 0, DRAIN_SECONDS_MAX)
         _check_between("--drop-tokens-max", self.drop_tokens_max, 0, 1 << 24)
         _check_between("--high-watermark", self.high_watermark, 0.01, 1.0)
         _check_between("--low-watermark", self.low_watermark, 0.01, self.high_watermark)
@@ -119,6 +123,7 @@ def parse_config(
     drop_tokens_max: int = 64,
     high_watermark: float = 0.90,
     low_watermark: float = 0.80,
+    drain_seconds: float = 0.0,
     journal: str | None = None,
     journal_bytes: str = "0",
     metrics: str | None = None,
@@ -142,6 +147,7 @@ def parse_config(
         drop_tokens_max=drop_tokens_max,
         high_watermark=high_watermark,
         low_watermark=low_watermark,
+        drain_seconds=drain_seconds,
         journal_path=Path(journal).absolute() if journal is not None else None,
         journal_bytes=parse_size(journal_bytes, flag="--journal-bytes"),
         metrics=parse_metrics_address(metrics) if metrics is not None else None,

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import secrets
 import uuid
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
@@ -19,8 +19,14 @@ import msgspec
 from kvstore import __version__
 from kvstore.core import events
 from kvstore.core.config import StoreConfig
-from kvstore.core.effects import Answer, AttachAnswer, Done, KeepAliveAnswer
-from kvstore.core.errors import CheckFailed, EngineExpired, FieldInvalid, LayoutMismatch
+from kvstore.core.effects import Answer, AttachAnswer, Done, DrainAnswer, Happening, KeepAliveAnswer
+from kvstore.core.errors import (
+    CheckFailed,
+    Draining,
+    EngineExpired,
+    FieldInvalid,
+    LayoutMismatch,
+)
 from kvstore.core.store import Store
 from kvstore.core.types import EngineId, EngineState, Pressure, Revision, StoredKey, Tier
 from kvstore.core.usage import TierUsage, Usage
@@ -32,13 +38,15 @@ from kvstore.policy.eviction import Lru
 from kvstore.policy.swap import LengthThreshold
 from kvstore.server.clock import now, wall_now
 from kvstore.server.config import ServeConfig
-from kvstore.server.decode import AttachCall
+from kvstore.server.decode import AttachCall, WatchCall
 from kvstore.server.encode_usage import Facts
 from kvstore.server.fds import TetherServer
+from kvstore.server.health import Health
 from kvstore.server.layout import Layout
 from kvstore.server.pools import FrameCounts, Pools, count_frames, make_pools
 from kvstore.server.running import RunningStore
 from kvstore.server.waits import Waits
+from kvstore.server.watching import Watching
 from kvstore.tiers.disk import DiskTier
 from kvstore.tiers.names import Names
 
@@ -76,8 +84,10 @@ class Driver:
         self._config = config
         self._disk = disk
         self._journal = journal
-        self._names = disk.names if disk is not None else Names()
-        self._stop = stop
+        self.names = disk.names if disk is not None else Names()
+        self.health = Health(lambda: self.failure is None)
+        self.stop = stop
+        self._watching = Watching(self.store_epoch)
         self._waits = Waits()
         self._running: RunningStore | None = None
         self._making: asyncio.Task[RunningStore] | None = None
@@ -93,6 +103,8 @@ class Driver:
         return self._running.ask(event, kind)
 
     async def attach(self, call: AttachCall) -> Attached:
+        if self._running is None and self.health.is_draining:
+            raise Draining("the service is about to be restarted", remedy="attach again when it has been")
         running = self._running or await self._make(call.layout)
         if call.layout.sizes != running.layout.sizes:
             raise LayoutMismatch(
@@ -145,11 +157,12 @@ class Driver:
             build=__version__,
             start_wall=self._start_wall,
             disk_bytes=self._config.disk_bytes,
+            draining=self.health.is_draining,
             layout=self._running.layout if self._running is not None else None,
             disk=self._disk,
         )
 
-    def health(self) -> tuple[bool, str]:
+    def health_text(self) -> tuple[bool, str]:
         """Whether engines are served, and what there is to say, a line each."""
         if self.failure is not None:
             return False, f"failed: {self.failure}\n"
@@ -160,9 +173,30 @@ class Driver:
             lines.append(f"disk degraded: {self._disk.degraded_reason}")
         return True, "\n".join(lines) + "\n"
 
+    def watch(self, call: WatchCall) -> AsyncGenerator[tuple[int, list[Happening]], None]:
+        return self._watching.watch(call)
+
+    async def drain_to_disk(self, seconds: float) -> tuple[int, int]:
+        """Takes no new work from now on, and has what is worth keeping written: the contract's Drain.
+
+        Blocks written meanwhile, and blocks that a restart would lose.
+        """
+        self.health.begin_drain()
+        if self._running is None:
+            return 0, 0
+        return await self._running.drain_to_disk(seconds, goes_on=lambda: self.health.is_draining)
+
+    def cancel_drain(self) -> None:
+        self.health.end_drain()
+        if self._running is not None:
+            self._running.ask(events.Drain(time=now(), on=False), DrainAnswer)
+
     def end_waits(self) -> None:
-        """KeepAlives that wait are answered, and later ones don't wait: the service is about to stop."""
+        """KeepAlives that wait are answered, and later ones don't wait: the service is about to stop.
+        Whoever watches is told what there is, and ends."""
         self._waits.close()
+        self._watching.close()
+        self.health.close()
 
     async def drain(self, seconds: float) -> None:
         if self._running is not None:
@@ -173,6 +207,7 @@ class Driver:
         if self._making is not None:
             self._making.cancel()
             await asyncio.wait([self._making])
+        self._watching.close()
         await self.tethers.close()
         return await self._running.close(seconds) if self._running is not None else True
 
@@ -205,7 +240,8 @@ class Driver:
                 disk=self._disk,
                 waits=self._waits,
                 counts=self.counts,
-                failed=self._stop,
+                watched=self._watching.events,
+                failed=self._store_failed,
             )
         except BaseException:
             pools.close()
@@ -222,9 +258,16 @@ class Driver:
                 start_wall=wall_now(),
             )
             running.journal = Journal(self._journal, heading)
+        self._watching.begin_store(running)
         running.ask(events.BlocksFound(time=now(), blocks=found), Done)
+        if self.health.is_draining:
+            running.ask(events.Drain(time=now()), DrainAnswer)
         self.tethers.serve_pools(pools.gpu.fds)
         return running
+
+    def _store_failed(self) -> None:
+        self.health.changed()
+        self.stop()
 
     def _store_config(self, layout: Layout, frames: FrameCounts) -> StoreConfig:
         config = self._config
@@ -233,7 +276,7 @@ class Driver:
             gpu_frames=frames.gpu,
             cpu_frames=frames.cpu,
             disk_frames=frames.disk,
-            tenants={name: self._names.tenant_id(name) for name in config.tenants},
+            tenants={name: self.names.tenant_id(name) for name in config.tenants},
             default_tenant=config.tenants[0],
             engines_max=config.engines_max,
             lease_seconds_max=config.lease_seconds,
@@ -244,7 +287,7 @@ class Driver:
     def _attach_event(self, call: AttachCall) -> events.Attach:
         engine = EngineId(str(uuid.uuid4()))
         layout = call.layout
-        namespace = self._names.namespace_id(
+        namespace = self.names.namespace_id(
             layout.fingerprint, layout.block_bytes, layout.block_tokens, layout.ranks, layout.description
         )
         longest = self._config.lease_seconds
@@ -253,7 +296,7 @@ class Driver:
             engine=engine,
             request_id=call.request_id,
             namespace=namespace,
-            writer=self._names.writer_id(engine, call.build),
+            writer=self.names.writer_id(engine, call.build),
             build=call.build,
             lease_seconds=min(call.lease_seconds or longest, longest),
         )

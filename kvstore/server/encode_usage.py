@@ -6,7 +6,8 @@ from kvstore.core.links import COPY, LOAD, READ, WRITE, Link
 from kvstore.core.types import Tier
 from kvstore.core.usage import EngineUsage, SequenceUsage, TierUsage, Usage
 from kvstore.observe.counting import Counts, LinkCounts
-from kvstore.server.encode import PRESSURES, TIERS, encode_engine
+from kvstore.server.encode import encode_engine
+from kvstore.server.encode_events import PRESSURES, TIERS
 from kvstore.server.layout import Layout
 from kvstore.tiers.disk import DiskTier
 from kvstore.tiers.pool import frame_stride_bytes
@@ -25,6 +26,7 @@ class Facts:
     build: str
     start_wall: float
     disk_bytes: int = 0
+    draining: bool = False
     layout: Layout | None = None
     disk: DiskTier | None = None
 
@@ -40,6 +42,7 @@ def encode_usage(usage: Usage, counts: Counts, facts: Facts) -> pb.Usage:
         prefix=_prefix(counts),
         links=[_link(link, counts, facts) for link in _links(usage)],
         steps=_steps(counts),
+        draining=facts.draining,
     )
     message.start_time.FromNanoseconds(int(facts.start_wall * 1e9))
     if facts.layout is not None:

@@ -27,6 +27,8 @@ CODES: Mapping[str, grpc.StatusCode] = {
     "STEP_GAP": grpc.StatusCode.FAILED_PRECONDITION,
     "STEP_MIXED": grpc.StatusCode.FAILED_PRECONDITION,
     "LAYOUT_MISMATCH": grpc.StatusCode.FAILED_PRECONDITION,
+    "DRAINING": grpc.StatusCode.FAILED_PRECONDITION,
+    "REVISION_COMPACTED": grpc.StatusCode.OUT_OF_RANGE,
     "TENANT": grpc.StatusCode.PERMISSION_DENIED,
     "TOO_MANY_ENGINES": grpc.StatusCode.RESOURCE_EXHAUSTED,
     "POOL_QUARANTINED": grpc.StatusCode.RESOURCE_EXHAUSTED,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import grpc.aio
 
-from kvstore.core.errors import ConfigInvalid
+from kvstore.core.errors import CheckFailed, ConfigInvalid
 from kvstore.observe.folder import JournalFolder
 from kvstore.server.calls import Streams
 from kvstore.server.config import ServeConfig
@@ -77,6 +77,9 @@ async def _serve_sockets(config: ServeConfig, driver: Driver, stop: asyncio.Even
         log.info("kvstore ready on unix:%s %s", config.socket, _sizes(config))
         await stop.wait()
         log.info("stopping")
+        driver.health.begin_stop()
+        if config.drain_seconds and driver.failure is None:
+            await _drain(driver, config.drain_seconds)
         driver.end_waits()
         streams.close()
         await server.stop(CALLS_SECONDS)
@@ -93,9 +96,18 @@ def _metrics_server(driver: Driver, stop: asyncio.Event) -> MetricsServer:
         return Seen(encode_usage(driver.usage(), driver.counts, driver.facts), driver.counts)
 
     def health() -> tuple[bool, str]:
-        return (False, "stopping\n") if stop.is_set() else driver.health()
+        return (False, "stopping\n") if stop.is_set() else driver.health_text()
 
     return MetricsServer(Exposition(look).text, health)
+
+
+async def _drain(driver: Driver, seconds: float) -> None:
+    """Engines go on meanwhile with what they have begun."""
+    try:
+        written, left = await driver.drain_to_disk(seconds)
+    except CheckFailed:
+        return  # The store has met a bug and has said so.
+    log.info("drained: %d blocks written, %d left", written, left)
 
 
 def _bind(server: grpc.aio.Server, path: Path) -> None:

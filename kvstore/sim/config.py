@@ -53,6 +53,10 @@ class SimConfig:
     flip_share: float = 0.02
     # Turns after which it is looked whether room that was promised comes.
     audit_share: float = 0.02
+    # Turns of the whole by which the service is drained, and goes on after a while.
+    drain_share: float = 0.0
+    # Whether somebody watches the store from its beginning.
+    watched: bool = False
     # Engines that make unary calls instead of steps.
     single_share: float = 0.2
 
@@ -91,6 +95,8 @@ def draw_config(seed: int, **given: object) -> SimConfig:
         "disk_full_share": rng.choice([0.0, 0.01, 0.03]),
         "flip_share": rng.choice([0.0, 0.02, 0.1]),
         "single_share": rng.choice([0.0, 0.2, 0.5]),
+        "drain_share": rng.choice([0.0, 0.0, 0.01]),
+        "watched": rng.choice([False, True]),
     }
     config = SimConfig(seed=seed, **drawn)
     return replace(config, **given)  # type: ignore[arg-type]  # checked by name above

@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from kvstore.core.effects import DiskDelete, Effects, Transfer
-from kvstore.core.events import BlocksFound, Event, Tick, TransferEnded
+from kvstore.core.events import BlocksFound, Event, Tick, TransferEnded, Watch
 from kvstore.core.invariants import check_invariants
 from kvstore.core.store import Store
 from kvstore.core.types import StoredKey, Tier
+from kvstore.sim.mirror import Mirror
 from kvstore.sim.records import Executed, Handled, Log, Moved
 from kvstore.sim.shadow import Failed, Shadow, Version
 from kvstore.sim.texts import BLOCK_TOKENS, Content, stored_keys
@@ -76,6 +77,7 @@ class World:
         fail_share: float = 0.0,
         rank_count: int = 1,
         carrier: Carrier | None = None,
+        watched: bool = False,
     ) -> None:
         self.store = store
         self.random = random.Random(seed)
@@ -88,6 +90,10 @@ class World:
         self.log: Log = []
         # Events handled so far.
         self.events = 0
+        # Who watches the store from its beginning, if anybody does.
+        self.mirror: Mirror | None = None
+        self._watched = watched
+        self._begin()
 
     def handle(self, event: Event) -> Effects:
         record = Handled(self.time, event)
@@ -102,7 +108,14 @@ class World:
             self.under_way.append(moving)
             self.carrier.carry(self, moving)
         check_invariants(self.store)
+        if self.mirror is not None:
+            self.mirror.follow(self.store, effects)
         return effects
+
+    def _begin(self) -> None:
+        if self._watched:
+            self.mirror = Mirror()
+            self.handle(Watch(time=self.time, on=True))
 
     def find(self, *texts: Content, tenant: int = 1, namespace: int = 1) -> None:
         """The store starts and finds these texts on disk, the one used longest ago first."""
@@ -120,6 +133,7 @@ class World:
         self.pending.clear()
         self.shadow.lose_memory()
         self.store = store
+        self._begin()
         self.handle(BlocksFound(time=self.time, blocks=self.shadow.disk.find()))
         self.tick(0.0)
 

@@ -239,12 +239,41 @@ class Sequence(_message.Message):
     for token_count and reports what was still there.
     """
 
+    ID_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    ACTIVITY_FIELD_NUMBER: _builtins.int
+    TOKEN_COUNT_FIELD_NUMBER: _builtins.int
+    VALID_TOKENS_FIELD_NUMBER: _builtins.int
+    BLOCK_TABLE_FIELD_NUMBER: _builtins.int
+    SESSION_FIELD_NUMBER: _builtins.int
+    id: _builtins.int
+    state: Global___Sequence.State.ValueType
+    activity: Global___Activity.ValueType
+    token_count: _builtins.int
+    valid_tokens: _builtins.int
+    """Leading tokens whose KV is in some tier, or on its way between two, as far as the
+    store was told: of a running sequence, what it has committed.
+    """
+    session: _builtins.str
+    """The chat session that the sequence is a turn of; may be empty."""
+    @_builtins.property
+    def block_table(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """GPU frames in token order; only while RESIDENT."""
+
     def __init__(
         self,
+        *,
+        id: _builtins.int = ...,
+        state: Global___Sequence.State.ValueType = ...,
+        activity: Global___Activity.ValueType = ...,
+        token_count: _builtins.int = ...,
+        valid_tokens: _builtins.int = ...,
+        block_table: _abc.Iterable[_builtins.int] | None = ...,
+        session: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["activity", b"activity", "block_table", b"block_table", "id", b"id", "session", b"session", "state", b"state", "token_count", b"token_count", "valid_tokens", b"valid_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -752,7 +781,8 @@ class AllocateRequest(_message.Message):
       OK, SWAPPING_IN: frames are taken, the cached prefix is on its way;
         SequenceMoved(RESIDENT, valid_tokens) ends it, with fewer if a load failed.
       LATER, DROPPED: want of frames. The store keeps the keys and a place in its
-        queue; a retry names id and token_count alone; Free cancels.
+        queue; a retry names id and token_count alone; Free cancels. While the store
+        drains, a sequence that never had frames is answered so too, with frames_short 0.
       LATER, any other state: a resident sequence that could not grow, or one that
         has to be swapped in first.
     """
@@ -1427,15 +1457,50 @@ class LookupResponse(_message.Message):
 Global___LookupResponse: _TypeAlias = LookupResponse  # noqa: Y015
 
 @_typing.final
-class EventBatch(_message.Message):
+class WatchEventsRequest(_message.Message):
     """------------------------------------------------------------------- events"""
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    ENGINE_FIELD_NUMBER: _builtins.int
+    START_REVISION_FIELD_NUMBER: _builtins.int
+    STORE_EPOCH_FIELD_NUMBER: _builtins.int
+    engine: _builtins.str
+    """Empty: all engines. With an engine's name: its sequences, its end, and pressure; not
+    the blocks, which are nobody's. It renews that engine's lease once.
+    """
+    start_revision: _builtins.int
+    """The first revision to be told. Zero: from now."""
+    store_epoch: _builtins.int
+    """The epoch of the store that start_revision was counted in; zero: not looked at.
+    Revisions begin anew with each start of the store.
+    """
+    def __init__(
+        self,
+        *,
+        engine: _builtins.str = ...,
+        start_revision: _builtins.int = ...,
+        store_epoch: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["engine", b"engine", "start_revision", b"start_revision", "store_epoch", b"store_epoch"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchEventsRequest: _TypeAlias = WatchEventsRequest  # noqa: Y015
+
+@_typing.final
+class EventBatch(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
     REVISION_FIELD_NUMBER: _builtins.int
     EVENTS_FIELD_NUMBER: _builtins.int
+    STORE_EPOCH_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     """Revision of the last event; with no events, proof that none was missed."""
+    store_epoch: _builtins.int
+    """In WatchEvents only."""
     @_builtins.property
     def events(self) -> _containers.RepeatedCompositeFieldContainer[Global___Event]: ...
     def __init__(
@@ -1443,10 +1508,11 @@ class EventBatch(_message.Message):
         *,
         revision: _builtins.int = ...,
         events: _abc.Iterable[Global___Event] | None = ...,
+        store_epoch: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["events", b"events", "revision", b"revision"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["events", b"events", "revision", b"revision", "store_epoch", b"store_epoch"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1458,10 +1524,21 @@ class Event(_message.Message):
 
     REVISION_FIELD_NUMBER: _builtins.int
     SEQUENCE_MOVED_FIELD_NUMBER: _builtins.int
+    BLOCKS_STORED_FIELD_NUMBER: _builtins.int
+    BLOCKS_REMOVED_FIELD_NUMBER: _builtins.int
+    ENGINE_EXPIRED_FIELD_NUMBER: _builtins.int
     PRESSURE_CHANGED_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     @_builtins.property
     def sequence_moved(self) -> Global___SequenceMoved: ...
+    @_builtins.property
+    def blocks_stored(self) -> Global___BlocksStored:
+        """These three in WatchEvents only."""
+
+    @_builtins.property
+    def blocks_removed(self) -> Global___BlocksRemoved: ...
+    @_builtins.property
+    def engine_expired(self) -> Global___EngineExpired: ...
     @_builtins.property
     def pressure_changed(self) -> Global___PressureChanged: ...
     def __init__(
@@ -1469,13 +1546,16 @@ class Event(_message.Message):
         *,
         revision: _builtins.int = ...,
         sequence_moved: Global___SequenceMoved | None = ...,
+        blocks_stored: Global___BlocksStored | None = ...,
+        blocks_removed: Global___BlocksRemoved | None = ...,
+        engine_expired: Global___EngineExpired | None = ...,
         pressure_changed: Global___PressureChanged | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "pressure_changed", b"pressure_changed", "sequence_moved", b"sequence_moved"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["blocks_removed", b"blocks_removed", "blocks_stored", b"blocks_stored", "engine_expired", b"engine_expired", "kind", b"kind", "pressure_changed", b"pressure_changed", "sequence_moved", b"sequence_moved"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "pressure_changed", b"pressure_changed", "revision", b"revision", "sequence_moved", b"sequence_moved"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks_removed", b"blocks_removed", "blocks_stored", b"blocks_stored", "engine_expired", b"engine_expired", "kind", b"kind", "pressure_changed", b"pressure_changed", "revision", b"revision", "sequence_moved", b"sequence_moved"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["sequence_moved", "pressure_changed"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["sequence_moved", "blocks_stored", "blocks_removed", "engine_expired", "pressure_changed"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -1516,6 +1596,92 @@ class SequenceMoved(_message.Message):
 Global___SequenceMoved: _TypeAlias = SequenceMoved  # noqa: Y015
 
 @_typing.final
+class BlocksStored(_message.Message):
+    """Blocks that can be found by their keys, and in this tier, from now on. Whoever applies
+    these and BlocksRemoved in order, from revision 1 on, has the index by tier.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TIER_FIELD_NUMBER: _builtins.int
+    BLOCK_KEYS_FIELD_NUMBER: _builtins.int
+    FINGERPRINT_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
+    tier: Global___Tier.ValueType
+    fingerprint: _builtins.bytes
+    """Whose: the fingerprint of the layout, and the tenant."""
+    tenant: _builtins.str
+    @_builtins.property
+    def block_keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """At most 4096."""
+
+    def __init__(
+        self,
+        *,
+        tier: Global___Tier.ValueType = ...,
+        block_keys: _abc.Iterable[_builtins.bytes] | None = ...,
+        fingerprint: _builtins.bytes = ...,
+        tenant: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_keys", b"block_keys", "fingerprint", b"fingerprint", "tenant", b"tenant", "tier", b"tier"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BlocksStored: _TypeAlias = BlocksStored  # noqa: Y015
+
+@_typing.final
+class BlocksRemoved(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TIER_FIELD_NUMBER: _builtins.int
+    BLOCK_KEYS_FIELD_NUMBER: _builtins.int
+    FINGERPRINT_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
+    tier: Global___Tier.ValueType
+    fingerprint: _builtins.bytes
+    tenant: _builtins.str
+    @_builtins.property
+    def block_keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
+    def __init__(
+        self,
+        *,
+        tier: Global___Tier.ValueType = ...,
+        block_keys: _abc.Iterable[_builtins.bytes] | None = ...,
+        fingerprint: _builtins.bytes = ...,
+        tenant: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_keys", b"block_keys", "fingerprint", b"fingerprint", "tenant", b"tenant", "tier", b"tier"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BlocksRemoved: _TypeAlias = BlocksRemoved  # noqa: Y015
+
+@_typing.final
+class EngineExpired(_message.Message):
+    """Its lease has run out, or its last tether has closed without a Detach."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENGINE_FIELD_NUMBER: _builtins.int
+    engine: _builtins.str
+    def __init__(
+        self,
+        *,
+        engine: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["engine", b"engine"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EngineExpired: _TypeAlias = EngineExpired  # noqa: Y015
+
+@_typing.final
 class PressureChanged(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1539,7 +1705,7 @@ Global___PressureChanged: _TypeAlias = PressureChanged  # noqa: Y015
 
 @_typing.final
 class GetUsageRequest(_message.Message):
-    """-------------------------------------------------------------- observation"""
+    """------------------------------------------------- observation and operation"""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1570,6 +1736,7 @@ class Usage(_message.Message):
     PREFIX_FIELD_NUMBER: _builtins.int
     LINKS_FIELD_NUMBER: _builtins.int
     STEPS_FIELD_NUMBER: _builtins.int
+    DRAINING_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     store_epoch: _builtins.int
     build: _builtins.str
@@ -1579,6 +1746,8 @@ class Usage(_message.Message):
     has attached yet.
     """
     block_bytes: _builtins.int
+    draining: _builtins.bool
+    """No new work is taken (Drain)."""
     @_builtins.property
     def tiers(self) -> _containers.RepeatedCompositeFieldContainer[Global___TierUsage]: ...
     @_builtins.property
@@ -1610,14 +1779,93 @@ class Usage(_message.Message):
         prefix: Global___PrefixUsage | None = ...,
         links: _abc.Iterable[Global___LinkUsage] | None = ...,
         steps: Global___StepUsage | None = ...,
+        draining: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["prefix", b"prefix", "sequences", b"sequences", "start_time", b"start_time", "steps", b"steps"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_bytes", b"block_bytes", "block_tokens", b"block_tokens", "build", b"build", "engines", b"engines", "links", b"links", "prefix", b"prefix", "revision", b"revision", "sequences", b"sequences", "start_time", b"start_time", "steps", b"steps", "store_epoch", b"store_epoch", "tiers", b"tiers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_bytes", b"block_bytes", "block_tokens", b"block_tokens", "build", b"build", "draining", b"draining", "engines", b"engines", "links", b"links", "prefix", b"prefix", "revision", b"revision", "sequences", b"sequences", "start_time", b"start_time", "steps", b"steps", "store_epoch", b"store_epoch", "tiers", b"tiers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Usage: _TypeAlias = Usage  # noqa: Y015
+
+@_typing.final
+class GetSequenceRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENGINE_FIELD_NUMBER: _builtins.int
+    SEQUENCE_FIELD_NUMBER: _builtins.int
+    engine: _builtins.str
+    sequence: _builtins.int
+    def __init__(
+        self,
+        *,
+        engine: _builtins.str = ...,
+        sequence: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["engine", b"engine", "sequence", b"sequence"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetSequenceRequest: _TypeAlias = GetSequenceRequest  # noqa: Y015
+
+@_typing.final
+class DrainRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TIMEOUT_FIELD_NUMBER: _builtins.int
+    CANCEL_FIELD_NUMBER: _builtins.int
+    STOP_FIELD_NUMBER: _builtins.int
+    cancel: _builtins.bool
+    """Takes new work again instead. What is on its way to disk goes on."""
+    stop: _builtins.bool
+    """Stops the service afterwards, as SIGTERM does."""
+    @_builtins.property
+    def timeout(self) -> _duration_pb2.Duration:
+        """At most an hour; unset: a minute. The caller's deadline has to be later."""
+
+    def __init__(
+        self,
+        *,
+        timeout: _duration_pb2.Duration | None = ...,
+        cancel: _builtins.bool = ...,
+        stop: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["timeout", b"timeout"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancel", b"cancel", "stop", b"stop", "timeout", b"timeout"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DrainRequest: _TypeAlias = DrainRequest  # noqa: Y015
+
+@_typing.final
+class DrainResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BLOCKS_WRITTEN_FIELD_NUMBER: _builtins.int
+    BLOCKS_LEFT_FIELD_NUMBER: _builtins.int
+    blocks_written: _builtins.int
+    """During this call."""
+    blocks_left: _builtins.int
+    """Blocks that can be found and have no copy on disk: what a restart now would lose. Not
+    0 where the time was not enough, the disk fails or is full, or there is none.
+    """
+    def __init__(
+        self,
+        *,
+        blocks_written: _builtins.int = ...,
+        blocks_left: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks_left", b"blocks_left", "blocks_written", b"blocks_written"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DrainResponse: _TypeAlias = DrainResponse  # noqa: Y015
 
 @_typing.final
 class TierUsage(_message.Message):

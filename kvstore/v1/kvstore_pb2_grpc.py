@@ -95,6 +95,21 @@ class KVStoreStub:
                 request_serializer=kvstore_dot_v1_dot_kvstore__pb2.GetUsageRequest.SerializeToString,
                 response_deserializer=kvstore_dot_v1_dot_kvstore__pb2.Usage.FromString,
                 _registered_method=True)
+        self.GetSequence = channel.unary_unary(
+                '/kvstore.v1.KVStore/GetSequence',
+                request_serializer=kvstore_dot_v1_dot_kvstore__pb2.GetSequenceRequest.SerializeToString,
+                response_deserializer=kvstore_dot_v1_dot_kvstore__pb2.Sequence.FromString,
+                _registered_method=True)
+        self.WatchEvents = channel.unary_stream(
+                '/kvstore.v1.KVStore/WatchEvents',
+                request_serializer=kvstore_dot_v1_dot_kvstore__pb2.WatchEventsRequest.SerializeToString,
+                response_deserializer=kvstore_dot_v1_dot_kvstore__pb2.EventBatch.FromString,
+                _registered_method=True)
+        self.Drain = channel.unary_unary(
+                '/kvstore.v1.KVStore/Drain',
+                request_serializer=kvstore_dot_v1_dot_kvstore__pb2.DrainRequest.SerializeToString,
+                response_deserializer=kvstore_dot_v1_dot_kvstore__pb2.DrainResponse.FromString,
+                _registered_method=True)
 
 
 class KVStoreServicer:
@@ -104,7 +119,7 @@ class KVStoreServicer:
     def Attach(self, request, context):
         """Attaches an engine and names the pools to map. Idempotent by `request_id`.
         The first Attach makes the pools, for its layout; later ones must agree with it.
-        Errors: FAILED_PRECONDITION LAYOUT_MISMATCH, RESOURCE_EXHAUSTED TOO_MANY_ENGINES |
+        Errors: FAILED_PRECONDITION LAYOUT_MISMATCH | DRAINING, RESOURCE_EXHAUSTED TOO_MANY_ENGINES |
         POOL_QUARANTINED | POOL_UNAVAILABLE, INVALID_ARGUMENT FIELD_INVALID.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -203,8 +218,37 @@ class KVStoreServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetUsage(self, request, context):
-        """--- Observation. ---
+        """--- Observation and operation. ---
 
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetSequence(self, request, context):
+        """How one sequence stands. Errors: NOT_FOUND ENGINE_EXPIRED | SEQUENCE_UNKNOWN.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WatchEvents(self, request, context):
+        """Streams events from `start_revision` on, without a gap; a batch without events comes
+        first and says where that is. The store keeps a bounded number of events for all who
+        watch, so one that is too slow is told and ended.
+        Errors: OUT_OF_RANGE REVISION_COMPACTED (read GetUsage, then watch from now), NOT_FOUND
+        ENGINE_EXPIRED, RESOURCE_EXHAUSTED (too many watch), UNAVAILABLE: the store is about
+        to stop.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Drain(self, request, context):
+        """Writes what is worth keeping to disk and refuses new work: before a restart. Attach
+        is refused (DRAINING), a new sequence is answered LATER with frames_short 0; what runs
+        goes on. Answers when all is written, when no more can be, or when the time is over.
+        Idempotent: asked again it writes what has come since.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -272,6 +316,21 @@ def add_KVStoreServicer_to_server(servicer, server):
                     servicer.GetUsage,
                     request_deserializer=kvstore_dot_v1_dot_kvstore__pb2.GetUsageRequest.FromString,
                     response_serializer=kvstore_dot_v1_dot_kvstore__pb2.Usage.SerializeToString,
+            ),
+            'GetSequence': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetSequence,
+                    request_deserializer=kvstore_dot_v1_dot_kvstore__pb2.GetSequenceRequest.FromString,
+                    response_serializer=kvstore_dot_v1_dot_kvstore__pb2.Sequence.SerializeToString,
+            ),
+            'WatchEvents': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchEvents,
+                    request_deserializer=kvstore_dot_v1_dot_kvstore__pb2.WatchEventsRequest.FromString,
+                    response_serializer=kvstore_dot_v1_dot_kvstore__pb2.EventBatch.SerializeToString,
+            ),
+            'Drain': grpc.unary_unary_rpc_method_handler(
+                    servicer.Drain,
+                    request_deserializer=kvstore_dot_v1_dot_kvstore__pb2.DrainRequest.FromString,
+                    response_serializer=kvstore_dot_v1_dot_kvstore__pb2.DrainResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -599,6 +658,87 @@ class KVStore:
             '/kvstore.v1.KVStore/GetUsage',
             kvstore_dot_v1_dot_kvstore__pb2.GetUsageRequest.SerializeToString,
             kvstore_dot_v1_dot_kvstore__pb2.Usage.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetSequence(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/kvstore.v1.KVStore/GetSequence',
+            kvstore_dot_v1_dot_kvstore__pb2.GetSequenceRequest.SerializeToString,
+            kvstore_dot_v1_dot_kvstore__pb2.Sequence.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchEvents(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/kvstore.v1.KVStore/WatchEvents',
+            kvstore_dot_v1_dot_kvstore__pb2.WatchEventsRequest.SerializeToString,
+            kvstore_dot_v1_dot_kvstore__pb2.EventBatch.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Drain(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/kvstore.v1.KVStore/Drain',
+            kvstore_dot_v1_dot_kvstore__pb2.DrainRequest.SerializeToString,
+            kvstore_dot_v1_dot_kvstore__pb2.DrainResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -52,7 +52,7 @@ class KVStoreStub:
     Attach: _grpc.UnaryUnaryMultiCallable[_kvstore_pb2.AttachRequest, _kvstore_pb2.AttachResponse]
     """Attaches an engine and names the pools to map. Idempotent by `request_id`.
     The first Attach makes the pools, for its layout; later ones must agree with it.
-    Errors: FAILED_PRECONDITION LAYOUT_MISMATCH, RESOURCE_EXHAUSTED TOO_MANY_ENGINES |
+    Errors: FAILED_PRECONDITION LAYOUT_MISMATCH | DRAINING, RESOURCE_EXHAUSTED TOO_MANY_ENGINES |
     POOL_QUARANTINED | POOL_UNAVAILABLE, INVALID_ARGUMENT FIELD_INVALID.
     """
     KeepAlive: _grpc.UnaryUnaryMultiCallable[_kvstore_pb2.KeepAliveRequest, _kvstore_pb2.KeepAliveResponse]
@@ -103,7 +103,23 @@ class KVStoreStub:
     How much of a prompt is cached, and in which tier. Takes nothing.
     """
     GetUsage: _grpc.UnaryUnaryMultiCallable[_kvstore_pb2.GetUsageRequest, _kvstore_pb2.Usage]
-    """--- Observation. ---"""
+    """--- Observation and operation. ---"""
+    GetSequence: _grpc.UnaryUnaryMultiCallable[_kvstore_pb2.GetSequenceRequest, _kvstore_pb2.Sequence]
+    """How one sequence stands. Errors: NOT_FOUND ENGINE_EXPIRED | SEQUENCE_UNKNOWN."""
+    WatchEvents: _grpc.UnaryStreamMultiCallable[_kvstore_pb2.WatchEventsRequest, _kvstore_pb2.EventBatch]
+    """Streams events from `start_revision` on, without a gap; a batch without events comes
+    first and says where that is. The store keeps a bounded number of events for all who
+    watch, so one that is too slow is told and ended.
+    Errors: OUT_OF_RANGE REVISION_COMPACTED (read GetUsage, then watch from now), NOT_FOUND
+    ENGINE_EXPIRED, RESOURCE_EXHAUSTED (too many watch), UNAVAILABLE: the store is about
+    to stop.
+    """
+    Drain: _grpc.UnaryUnaryMultiCallable[_kvstore_pb2.DrainRequest, _kvstore_pb2.DrainResponse]
+    """Writes what is worth keeping to disk and refuses new work: before a restart. Attach
+    is refused (DRAINING), a new sequence is answered LATER with frames_short 0; what runs
+    goes on. Answers when all is written, when no more can be, or when the time is over.
+    Idempotent: asked again it writes what has come since.
+    """
 
 @_typing.type_check_only
 class KVStoreAsyncStub(KVStoreStub):
@@ -113,7 +129,7 @@ class KVStoreAsyncStub(KVStoreStub):
     Attach: _aio.UnaryUnaryMultiCallable[_kvstore_pb2.AttachRequest, _kvstore_pb2.AttachResponse]  # type: ignore[assignment]
     """Attaches an engine and names the pools to map. Idempotent by `request_id`.
     The first Attach makes the pools, for its layout; later ones must agree with it.
-    Errors: FAILED_PRECONDITION LAYOUT_MISMATCH, RESOURCE_EXHAUSTED TOO_MANY_ENGINES |
+    Errors: FAILED_PRECONDITION LAYOUT_MISMATCH | DRAINING, RESOURCE_EXHAUSTED TOO_MANY_ENGINES |
     POOL_QUARANTINED | POOL_UNAVAILABLE, INVALID_ARGUMENT FIELD_INVALID.
     """
     KeepAlive: _aio.UnaryUnaryMultiCallable[_kvstore_pb2.KeepAliveRequest, _kvstore_pb2.KeepAliveResponse]  # type: ignore[assignment]
@@ -164,7 +180,23 @@ class KVStoreAsyncStub(KVStoreStub):
     How much of a prompt is cached, and in which tier. Takes nothing.
     """
     GetUsage: _aio.UnaryUnaryMultiCallable[_kvstore_pb2.GetUsageRequest, _kvstore_pb2.Usage]  # type: ignore[assignment]
-    """--- Observation. ---"""
+    """--- Observation and operation. ---"""
+    GetSequence: _aio.UnaryUnaryMultiCallable[_kvstore_pb2.GetSequenceRequest, _kvstore_pb2.Sequence]  # type: ignore[assignment]
+    """How one sequence stands. Errors: NOT_FOUND ENGINE_EXPIRED | SEQUENCE_UNKNOWN."""
+    WatchEvents: _aio.UnaryStreamMultiCallable[_kvstore_pb2.WatchEventsRequest, _kvstore_pb2.EventBatch]  # type: ignore[assignment]
+    """Streams events from `start_revision` on, without a gap; a batch without events comes
+    first and says where that is. The store keeps a bounded number of events for all who
+    watch, so one that is too slow is told and ended.
+    Errors: OUT_OF_RANGE REVISION_COMPACTED (read GetUsage, then watch from now), NOT_FOUND
+    ENGINE_EXPIRED, RESOURCE_EXHAUSTED (too many watch), UNAVAILABLE: the store is about
+    to stop.
+    """
+    Drain: _aio.UnaryUnaryMultiCallable[_kvstore_pb2.DrainRequest, _kvstore_pb2.DrainResponse]  # type: ignore[assignment]
+    """Writes what is worth keeping to disk and refuses new work: before a restart. Attach
+    is refused (DRAINING), a new sequence is answered LATER with frames_short 0; what runs
+    goes on. Answers when all is written, when no more can be, or when the time is over.
+    Idempotent: asked again it writes what has come since.
+    """
 
 class KVStoreServicer(metaclass=_abc_1.ABCMeta):
     """--- Engine: one attached process and everything it holds. ---"""
@@ -177,7 +209,7 @@ class KVStoreServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_kvstore_pb2.AttachResponse, _abc.Awaitable[_kvstore_pb2.AttachResponse]]:
         """Attaches an engine and names the pools to map. Idempotent by `request_id`.
         The first Attach makes the pools, for its layout; later ones must agree with it.
-        Errors: FAILED_PRECONDITION LAYOUT_MISMATCH, RESOURCE_EXHAUSTED TOO_MANY_ENGINES |
+        Errors: FAILED_PRECONDITION LAYOUT_MISMATCH | DRAINING, RESOURCE_EXHAUSTED TOO_MANY_ENGINES |
         POOL_QUARANTINED | POOL_UNAVAILABLE, INVALID_ARGUMENT FIELD_INVALID.
         """
 
@@ -294,6 +326,40 @@ class KVStoreServicer(metaclass=_abc_1.ABCMeta):
         request: _kvstore_pb2.GetUsageRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_kvstore_pb2.Usage, _abc.Awaitable[_kvstore_pb2.Usage]]:
-        """--- Observation. ---"""
+        """--- Observation and operation. ---"""
+
+    @_abc_1.abstractmethod
+    def GetSequence(
+        self,
+        request: _kvstore_pb2.GetSequenceRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_kvstore_pb2.Sequence, _abc.Awaitable[_kvstore_pb2.Sequence]]:
+        """How one sequence stands. Errors: NOT_FOUND ENGINE_EXPIRED | SEQUENCE_UNKNOWN."""
+
+    @_abc_1.abstractmethod
+    def WatchEvents(
+        self,
+        request: _kvstore_pb2.WatchEventsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_kvstore_pb2.EventBatch], _abc.AsyncIterator[_kvstore_pb2.EventBatch]]:
+        """Streams events from `start_revision` on, without a gap; a batch without events comes
+        first and says where that is. The store keeps a bounded number of events for all who
+        watch, so one that is too slow is told and ended.
+        Errors: OUT_OF_RANGE REVISION_COMPACTED (read GetUsage, then watch from now), NOT_FOUND
+        ENGINE_EXPIRED, RESOURCE_EXHAUSTED (too many watch), UNAVAILABLE: the store is about
+        to stop.
+        """
+
+    @_abc_1.abstractmethod
+    def Drain(
+        self,
+        request: _kvstore_pb2.DrainRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_kvstore_pb2.DrainResponse, _abc.Awaitable[_kvstore_pb2.DrainResponse]]:
+        """Writes what is worth keeping to disk and refuses new work: before a restart. Attach
+        is refused (DRAINING), a new sequence is answered LATER with frames_short 0; what runs
+        goes on. Answers when all is written, when no more can be, or when the time is over.
+        Idempotent: asked again it writes what has come since.
+        """
 
 def add_KVStoreServicer_to_server(servicer: KVStoreServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

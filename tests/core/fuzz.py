@@ -9,8 +9,8 @@ from kvstore.sim.simulation import START, Simulation
 __all__ = ["Fuzz"]
 
 TURNS = 200
-# Those of `make_store`, and neither a second store nor engines that make unary calls.
-DEFAULTS = {
+# Those of `make_store`, one store from its first event on, and no engines that make unary calls.
+DEFAULTS: dict[str, int] = {
     "engines": 2,
     "gpu_frames": 16,
     "cpu_frames": 0,
@@ -20,6 +20,8 @@ DEFAULTS = {
     "transfers_per_link_max": 2,
     "restart_share": 0,
     "single_share": 0,
+    "drain_share": 0,
+    "watched": False,
 }
 
 

@@ -306,13 +306,13 @@ def test_health_of_the_service(make_service) -> None:
 def test_health_after_a_bug(folder: Path) -> None:
     async def main() -> None:
         driver = Driver(config_for(folder), None, lambda: None)
-        assert driver.health() == (True, "ok\nno engine has attached yet\n")
+        assert driver.health_text() == (True, "ok\nno engine has attached yet\n")
 
         class Failed:
             failure = CheckFailed("a frame was given back twice")
 
         driver._running = Failed()  # type: ignore[assignment]
-        assert driver.health() == (False, "failed: a frame was given back twice\n")
+        assert driver.health_text() == (False, "failed: a frame was given back twice\n")
         driver._running = None
         await driver.close(1.0)
 

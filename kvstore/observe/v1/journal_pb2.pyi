@@ -365,6 +365,9 @@ class Event(_message.Message):
     TETHERS_CLOSED_FIELD_NUMBER: _builtins.int
     TRANSFER_ENDED_FIELD_NUMBER: _builtins.int
     BLOCKS_FOUND_FIELD_NUMBER: _builtins.int
+    GET_SEQUENCE_FIELD_NUMBER: _builtins.int
+    WATCH_FIELD_NUMBER: _builtins.int
+    DRAIN_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def attach(self) -> Global___Attach: ...
     @_builtins.property
@@ -387,6 +390,12 @@ class Event(_message.Message):
     def transfer_ended(self) -> Global___TransferEnded: ...
     @_builtins.property
     def blocks_found(self) -> Global___BlocksFound: ...
+    @_builtins.property
+    def get_sequence(self) -> Global___GetSequence: ...
+    @_builtins.property
+    def watch(self) -> Global___Watch: ...
+    @_builtins.property
+    def drain(self) -> Global___Drain: ...
     def __init__(
         self,
         *,
@@ -401,12 +410,15 @@ class Event(_message.Message):
         tethers_closed: Global___TethersClosed | None = ...,
         transfer_ended: Global___TransferEnded | None = ...,
         blocks_found: Global___BlocksFound | None = ...,
+        get_sequence: Global___GetSequence | None = ...,
+        watch: Global___Watch | None = ...,
+        drain: Global___Drain | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["attach", b"attach", "blocks_found", b"blocks_found", "detach", b"detach", "keep_alive", b"keep_alive", "kind", b"kind", "lookup", b"lookup", "single", b"single", "step", b"step", "tether_opened", b"tether_opened", "tethers_closed", b"tethers_closed", "tick", b"tick", "transfer_ended", b"transfer_ended"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["attach", b"attach", "blocks_found", b"blocks_found", "detach", b"detach", "drain", b"drain", "get_sequence", b"get_sequence", "keep_alive", b"keep_alive", "kind", b"kind", "lookup", b"lookup", "single", b"single", "step", b"step", "tether_opened", b"tether_opened", "tethers_closed", b"tethers_closed", "tick", b"tick", "transfer_ended", b"transfer_ended", "watch", b"watch"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attach", b"attach", "blocks_found", b"blocks_found", "detach", b"detach", "keep_alive", b"keep_alive", "kind", b"kind", "lookup", b"lookup", "single", b"single", "step", b"step", "tether_opened", b"tether_opened", "tethers_closed", b"tethers_closed", "tick", b"tick", "transfer_ended", b"transfer_ended"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attach", b"attach", "blocks_found", b"blocks_found", "detach", b"detach", "drain", b"drain", "get_sequence", b"get_sequence", "keep_alive", b"keep_alive", "kind", b"kind", "lookup", b"lookup", "single", b"single", "step", b"step", "tether_opened", b"tether_opened", "tethers_closed", b"tethers_closed", "tick", b"tick", "transfer_ended", b"transfer_ended", "watch", b"watch"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["attach", "keep_alive", "detach", "step", "single", "lookup", "tick", "tether_opened", "tethers_closed", "transfer_ended", "blocks_found"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["attach", "keep_alive", "detach", "step", "single", "lookup", "tick", "tether_opened", "tethers_closed", "transfer_ended", "blocks_found", "get_sequence", "watch", "drain"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -585,6 +597,75 @@ class Lookup(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Lookup: _TypeAlias = Lookup  # noqa: Y015
+
+@_typing.final
+class GetSequence(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TIME_FIELD_NUMBER: _builtins.int
+    ENGINE_FIELD_NUMBER: _builtins.int
+    SEQUENCE_FIELD_NUMBER: _builtins.int
+    time: _builtins.float
+    engine: _builtins.str
+    sequence: _builtins.int
+    def __init__(
+        self,
+        *,
+        time: _builtins.float = ...,
+        engine: _builtins.str = ...,
+        sequence: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["engine", b"engine", "sequence", b"sequence", "time", b"time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetSequence: _TypeAlias = GetSequence  # noqa: Y015
+
+@_typing.final
+class Watch(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TIME_FIELD_NUMBER: _builtins.int
+    ON_FIELD_NUMBER: _builtins.int
+    time: _builtins.float
+    on: _builtins.bool
+    def __init__(
+        self,
+        *,
+        time: _builtins.float = ...,
+        on: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["on", b"on", "time", b"time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Watch: _TypeAlias = Watch  # noqa: Y015
+
+@_typing.final
+class Drain(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TIME_FIELD_NUMBER: _builtins.int
+    ON_FIELD_NUMBER: _builtins.int
+    time: _builtins.float
+    on: _builtins.bool
+    def __init__(
+        self,
+        *,
+        time: _builtins.float = ...,
+        on: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["on", b"on", "time", b"time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Drain: _TypeAlias = Drain  # noqa: Y015
 
 @_typing.final
 class Tick(_message.Message):
@@ -1012,6 +1093,7 @@ class Effects(_message.Message):
     DELETES_FIELD_NUMBER: _builtins.int
     WAKE_FIELD_NUMBER: _builtins.int
     ADMITTED_FIELD_NUMBER: _builtins.int
+    HAPPENED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def answer(self) -> Global___Answer: ...
     @_builtins.property
@@ -1022,6 +1104,8 @@ class Effects(_message.Message):
     def wake(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
     def admitted(self) -> _containers.RepeatedCompositeFieldContainer[Global___Admitted]: ...
+    @_builtins.property
+    def happened(self) -> _containers.RepeatedCompositeFieldContainer[Global___Happening]: ...
     def __init__(
         self,
         *,
@@ -1030,10 +1114,11 @@ class Effects(_message.Message):
         deletes: _abc.Iterable[Global___DiskDelete] | None = ...,
         wake: _abc.Iterable[_builtins.str] | None = ...,
         admitted: _abc.Iterable[Global___Admitted] | None = ...,
+        happened: _abc.Iterable[Global___Happening] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["admitted", b"admitted", "answer", b"answer", "deletes", b"deletes", "transfers", b"transfers", "wake", b"wake"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admitted", b"admitted", "answer", b"answer", "deletes", b"deletes", "happened", b"happened", "transfers", b"transfers", "wake", b"wake"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1076,6 +1161,8 @@ class Answer(_message.Message):
     STEP_ANSWER_FIELD_NUMBER: _builtins.int
     LOOKUP_ANSWER_FIELD_NUMBER: _builtins.int
     DONE_FIELD_NUMBER: _builtins.int
+    SEQUENCE_ANSWER_FIELD_NUMBER: _builtins.int
+    DRAIN_ANSWER_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def attach_answer(self) -> Global___AttachAnswer: ...
     @_builtins.property
@@ -1086,6 +1173,10 @@ class Answer(_message.Message):
     def lookup_answer(self) -> Global___LookupAnswer: ...
     @_builtins.property
     def done(self) -> Global___Done: ...
+    @_builtins.property
+    def sequence_answer(self) -> Global___SequenceAnswer: ...
+    @_builtins.property
+    def drain_answer(self) -> Global___DrainAnswer: ...
     def __init__(
         self,
         *,
@@ -1094,12 +1185,14 @@ class Answer(_message.Message):
         step_answer: Global___StepAnswer | None = ...,
         lookup_answer: Global___LookupAnswer | None = ...,
         done: Global___Done | None = ...,
+        sequence_answer: Global___SequenceAnswer | None = ...,
+        drain_answer: Global___DrainAnswer | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["attach_answer", b"attach_answer", "done", b"done", "keep_alive_answer", b"keep_alive_answer", "kind", b"kind", "lookup_answer", b"lookup_answer", "step_answer", b"step_answer"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["attach_answer", b"attach_answer", "done", b"done", "drain_answer", b"drain_answer", "keep_alive_answer", b"keep_alive_answer", "kind", b"kind", "lookup_answer", b"lookup_answer", "sequence_answer", b"sequence_answer", "step_answer", b"step_answer"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attach_answer", b"attach_answer", "done", b"done", "keep_alive_answer", b"keep_alive_answer", "kind", b"kind", "lookup_answer", b"lookup_answer", "step_answer", b"step_answer"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attach_answer", b"attach_answer", "done", b"done", "drain_answer", b"drain_answer", "keep_alive_answer", b"keep_alive_answer", "kind", b"kind", "lookup_answer", b"lookup_answer", "sequence_answer", b"sequence_answer", "step_answer", b"step_answer"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["attach_answer", "keep_alive_answer", "step_answer", "lookup_answer", "done"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["attach_answer", "keep_alive_answer", "step_answer", "lookup_answer", "done", "sequence_answer", "drain_answer"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -1218,6 +1311,66 @@ class LookupAnswer(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___LookupAnswer: _TypeAlias = LookupAnswer  # noqa: Y015
+
+@_typing.final
+class SequenceAnswer(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATE_FIELD_NUMBER: _builtins.int
+    ACTIVITY_FIELD_NUMBER: _builtins.int
+    TOKEN_COUNT_FIELD_NUMBER: _builtins.int
+    VALID_TOKENS_FIELD_NUMBER: _builtins.int
+    BLOCK_TABLE_FIELD_NUMBER: _builtins.int
+    SESSION_FIELD_NUMBER: _builtins.int
+    state: _builtins.int
+    activity: _builtins.int
+    token_count: _builtins.int
+    valid_tokens: _builtins.int
+    session: _builtins.str
+    @_builtins.property
+    def block_table(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        state: _builtins.int = ...,
+        activity: _builtins.int = ...,
+        token_count: _builtins.int = ...,
+        valid_tokens: _builtins.int = ...,
+        block_table: _abc.Iterable[_builtins.int] | None = ...,
+        session: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["activity", b"activity", "block_table", b"block_table", "session", b"session", "state", b"state", "token_count", b"token_count", "valid_tokens", b"valid_tokens"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SequenceAnswer: _TypeAlias = SequenceAnswer  # noqa: Y015
+
+@_typing.final
+class DrainAnswer(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BLOCKS_LEFT_FIELD_NUMBER: _builtins.int
+    BLOCKS_MOVING_FIELD_NUMBER: _builtins.int
+    BLOCKS_STORED_FIELD_NUMBER: _builtins.int
+    blocks_left: _builtins.int
+    blocks_moving: _builtins.int
+    blocks_stored: _builtins.int
+    def __init__(
+        self,
+        *,
+        blocks_left: _builtins.int = ...,
+        blocks_moving: _builtins.int = ...,
+        blocks_stored: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks_left", b"blocks_left", "blocks_moving", b"blocks_moving", "blocks_stored", b"blocks_stored"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DrainAnswer: _TypeAlias = DrainAnswer  # noqa: Y015
 
 @_typing.final
 class Done(_message.Message):
@@ -1582,10 +1735,12 @@ class SequenceMoved(_message.Message):
     STATE_FIELD_NUMBER: _builtins.int
     BLOCK_TABLE_FIELD_NUMBER: _builtins.int
     VALID_TOKENS_FIELD_NUMBER: _builtins.int
+    ENGINE_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     sequence: _builtins.int
     state: _builtins.int
     valid_tokens: _builtins.int
+    engine: _builtins.str
     @_builtins.property
     def block_table(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     def __init__(
@@ -1596,10 +1751,11 @@ class SequenceMoved(_message.Message):
         state: _builtins.int = ...,
         block_table: _abc.Iterable[_builtins.int] | None = ...,
         valid_tokens: _builtins.int = ...,
+        engine: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_table", b"block_table", "revision", b"revision", "sequence", b"sequence", "state", b"state", "valid_tokens", b"valid_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_table", b"block_table", "engine", b"engine", "revision", b"revision", "sequence", b"sequence", "state", b"state", "valid_tokens", b"valid_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1629,6 +1785,130 @@ class PressureChanged(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PressureChanged: _TypeAlias = PressureChanged  # noqa: Y015
+
+@_typing.final
+class Happening(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SEQUENCE_MOVED_FIELD_NUMBER: _builtins.int
+    PRESSURE_CHANGED_FIELD_NUMBER: _builtins.int
+    BLOCKS_STORED_FIELD_NUMBER: _builtins.int
+    BLOCKS_REMOVED_FIELD_NUMBER: _builtins.int
+    ENGINE_GONE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def sequence_moved(self) -> Global___SequenceMoved: ...
+    @_builtins.property
+    def pressure_changed(self) -> Global___PressureChanged: ...
+    @_builtins.property
+    def blocks_stored(self) -> Global___BlocksStored: ...
+    @_builtins.property
+    def blocks_removed(self) -> Global___BlocksRemoved: ...
+    @_builtins.property
+    def engine_gone(self) -> Global___EngineGone: ...
+    def __init__(
+        self,
+        *,
+        sequence_moved: Global___SequenceMoved | None = ...,
+        pressure_changed: Global___PressureChanged | None = ...,
+        blocks_stored: Global___BlocksStored | None = ...,
+        blocks_removed: Global___BlocksRemoved | None = ...,
+        engine_gone: Global___EngineGone | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["blocks_removed", b"blocks_removed", "blocks_stored", b"blocks_stored", "engine_gone", b"engine_gone", "kind", b"kind", "pressure_changed", b"pressure_changed", "sequence_moved", b"sequence_moved"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks_removed", b"blocks_removed", "blocks_stored", b"blocks_stored", "engine_gone", b"engine_gone", "kind", b"kind", "pressure_changed", b"pressure_changed", "sequence_moved", b"sequence_moved"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["sequence_moved", "pressure_changed", "blocks_stored", "blocks_removed", "engine_gone"]  # noqa: Y015
+    _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
+
+Global___Happening: _TypeAlias = Happening  # noqa: Y015
+
+@_typing.final
+class BlocksStored(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REVISION_FIELD_NUMBER: _builtins.int
+    TIER_FIELD_NUMBER: _builtins.int
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
+    KEYS_FIELD_NUMBER: _builtins.int
+    revision: _builtins.int
+    tier: _builtins.int
+    namespace: _builtins.int
+    tenant: _builtins.int
+    @_builtins.property
+    def keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
+    def __init__(
+        self,
+        *,
+        revision: _builtins.int = ...,
+        tier: _builtins.int = ...,
+        namespace: _builtins.int = ...,
+        tenant: _builtins.int = ...,
+        keys: _abc.Iterable[_builtins.bytes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["keys", b"keys", "namespace", b"namespace", "revision", b"revision", "tenant", b"tenant", "tier", b"tier"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BlocksStored: _TypeAlias = BlocksStored  # noqa: Y015
+
+@_typing.final
+class BlocksRemoved(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REVISION_FIELD_NUMBER: _builtins.int
+    TIER_FIELD_NUMBER: _builtins.int
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
+    KEYS_FIELD_NUMBER: _builtins.int
+    revision: _builtins.int
+    tier: _builtins.int
+    namespace: _builtins.int
+    tenant: _builtins.int
+    @_builtins.property
+    def keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
+    def __init__(
+        self,
+        *,
+        revision: _builtins.int = ...,
+        tier: _builtins.int = ...,
+        namespace: _builtins.int = ...,
+        tenant: _builtins.int = ...,
+        keys: _abc.Iterable[_builtins.bytes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["keys", b"keys", "namespace", b"namespace", "revision", b"revision", "tenant", b"tenant", "tier", b"tier"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BlocksRemoved: _TypeAlias = BlocksRemoved  # noqa: Y015
+
+@_typing.final
+class EngineGone(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REVISION_FIELD_NUMBER: _builtins.int
+    ENGINE_FIELD_NUMBER: _builtins.int
+    revision: _builtins.int
+    engine: _builtins.str
+    def __init__(
+        self,
+        *,
+        revision: _builtins.int = ...,
+        engine: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["engine", b"engine", "revision", b"revision"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EngineGone: _TypeAlias = EngineGone  # noqa: Y015
 
 @_typing.final
 class Transfer(_message.Message):
