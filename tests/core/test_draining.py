@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvstore.core.effects import DrainAnswer
+from kvstore.core.effects import DrainAnswer, SequenceAnswer
 from kvstore.core.errors import Draining, SequenceUnknown
 from kvstore.core.events import Drain, GetSequence
 from kvstore.core.types import Activity, Outcome, SequenceId, SequenceState, Tier
@@ -204,7 +204,8 @@ def test_writes_that_fail_are_asked_for_again_by_the_next() -> None:
 def stands(caller: Caller, sequence: int) -> tuple[SequenceState, int, int, int]:
     event = GetSequence(time=caller.world.time, engine=caller.id, sequence=SequenceId(sequence))
     answer = caller.world.handle(event).answer
-    return answer.state, answer.token_count, answer.valid_tokens, len(answer.block_table)  # type: ignore[union-attr]
+    assert isinstance(answer, SequenceAnswer)
+    return answer.state, answer.token_count, answer.valid_tokens, len(answer.block_table)
 
 
 def test_how_a_sequence_stands() -> None:
@@ -213,9 +214,9 @@ def test_how_a_sequence_stands() -> None:
     caller.allocate(1, 21)
     event = GetSequence(time=caller.world.time, engine=caller.id, sequence=SequenceId(1))
     answer = caller.world.handle(event).answer
-    assert answer.session == "s"  # type: ignore[union-attr]
-    assert answer.activity is Activity.RUNNING  # type: ignore[union-attr]
-    assert answer.block_table == caller.table(1)  # type: ignore[union-attr]
+    assert isinstance(answer, SequenceAnswer)
+    assert (answer.session, answer.activity) == ("s", Activity.RUNNING)
+    assert answer.block_table == caller.table(1)
     assert stands(caller, 1) == (SequenceState.RESIDENT, 21, 16, 6)
     caller.rest(1, 21)
     assert stands(caller, 1) == (SequenceState.RESIDENT, 21, 21, 6)
