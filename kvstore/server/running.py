@@ -7,7 +7,7 @@ then on every event is refused and no state is touched any more.
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar
 
@@ -113,8 +113,8 @@ class RunningStore:
         for engine in effects.wake:
             self._waits.wake(engine)
 
-    def _ended_in_thread(self, transfer: TransferId, failed: Sequence[int]) -> None:
-        self._loop.call_soon_threadsafe(self._ended, transfer, tuple(failed))
+    def _ended_in_thread(self, transfer: TransferId, failed: tuple[int, ...], late: tuple[int, ...]) -> None:
+        self._loop.call_soon_threadsafe(self._ended, transfer, failed)
 
     def _ended(self, transfer: TransferId, failed: tuple[int, ...]) -> None:
         self._moving.discard(transfer)

@@ -1608,9 +1608,11 @@ class Transfer(_message.Message):
     SOURCE_FRAMES_FIELD_NUMBER: _builtins.int
     TARGET_FRAMES_FIELD_NUMBER: _builtins.int
     KEYS_FIELD_NUMBER: _builtins.int
+    URGENCY_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     source: _builtins.int
     target: _builtins.int
+    urgency: _builtins.int
     @_builtins.property
     def source_frames(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
@@ -1626,10 +1628,11 @@ class Transfer(_message.Message):
         source_frames: _abc.Iterable[_builtins.int] | None = ...,
         target_frames: _abc.Iterable[_builtins.int] | None = ...,
         keys: _abc.Iterable[Global___StoredKey] | None = ...,
+        urgency: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "keys", b"keys", "source", b"source", "source_frames", b"source_frames", "target", b"target", "target_frames", b"target_frames"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "keys", b"keys", "source", b"source", "source_frames", b"source_frames", "target", b"target", "target_frames", b"target_frames", "urgency", b"urgency"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
