@@ -13,7 +13,7 @@ from functools import partial
 from kvstore.core.effects import DiskDelete, Transfer
 from kvstore.core.errors import CheckFailed, check
 from kvstore.core.types import TransferId, Urgency
-from kvstore.tiers.moves import Part, PieceEnd, block_count
+from kvstore.tiers.moves import Move, Part, PieceEnd, block_count
 from kvstore.tiers.pacing import Clock, RealClock, TokenBucket
 from kvstore.tiers.turns import GiveWay, Job, Piece, Turns
 
@@ -26,7 +26,6 @@ log = logging.getLogger(__name__)
 Ended = Callable[[TransferId, tuple[int, ...], tuple[int, ...]], None]
 # Late positions that no device writes any more. Called after their transfer's end, in any thread.
 Returned = Callable[[TransferId, tuple[int, ...]], None]
-Move = Callable[[Part], PieceEnd]
 Delete = Callable[[DiskDelete], None]
 # Transfers in a lane at once: far above what the core starts, so more are a bug in it.
 TRANSFERS_MAX = 64

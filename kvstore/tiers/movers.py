@@ -11,9 +11,9 @@ from functools import partial
 from kvstore.core.effects import DiskDelete, Transfer
 from kvstore.core.errors import CheckFailed
 from kvstore.tiers.disk import DiskTier
-from kvstore.tiers.lane import TRANSFERS_MAX, Delete, Ended, Lane, LaneSetup, Move, Returned
+from kvstore.tiers.lane import TRANSFERS_MAX, Delete, Ended, Lane, LaneSetup, Returned
 from kvstore.tiers.link_names import COPY, LOAD, READ, WRITE, Link, link_name
-from kvstore.tiers.moves import copy_frames, delete_blocks, read_blocks, write_blocks
+from kvstore.tiers.moves import Move, copy_frames, delete_blocks, read_blocks, write_blocks
 from kvstore.tiers.pacing import Clock, RealClock, TokenBucket
 from kvstore.tiers.pool import HostPool
 from kvstore.tiers.rates import LinkRates

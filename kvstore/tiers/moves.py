@@ -21,6 +21,7 @@ from kvstore.tiers.pacing import Clock, TokenBucket
 from kvstore.tiers.pool import HostPool
 
 __all__ = [
+    "Move",
     "Part",
     "PieceEnd",
     "block_count",
@@ -72,6 +73,9 @@ class PieceEnd:
     failed: tuple[int, ...] = ()
     late: tuple[int, ...] = ()
     seconds: float = 0.0
+
+
+Move = Callable[[Part], PieceEnd]
 
 
 def block_count(transfer: Transfer) -> int:

@@ -19,19 +19,24 @@ __all__ = ["LinkRate", "LinkRates", "RatesUnreadable"]
 # What remains of a sample's weight after another one: 256 of them are what is remembered.
 KEPT = 1 - 1 / 256
 # A sample counts as no further off than by this factor: a thread that was not run says nothing of the link.
-SURPRISE_MAX = 4.0
+SURPRISE_MAX = 2.0
 # Below this (variance of sizes over the square of their mean) the fixed cost can't be told from the rest.
 SPREAD_MIN = 0.05
 VERSION = 1
 
 
 class LinkRate(msgspec.Struct, frozen=True, kw_only=True):
-    """One link. Zero bandwidth: nothing known. `concurrent`: bytes a second of so many at once, together."""
+    """One link. Zero bandwidth: nothing known.
+
+    `concurrent`: bytes a second of so many at once, together. `both_ways_share`: what is left of the
+    bandwidth while the opposite link moves as much.
+    """
 
     bandwidth_bytes_per_second: float = 0.0
     fixed_seconds: float = 0.0
     samples: int = 0
     concurrent: dict[int, float] = {}
+    both_ways_share: float = 1.0
 
     @property
     def is_known(self) -> bool:
@@ -117,7 +122,11 @@ class LinkRates:
             learnt.rate = _fitted(learnt.sums, rate, rate.samples + 1)
 
     def set_measured(
-        self, link: Link, samples: Iterable[tuple[int, float]], concurrent: Mapping[int, float]
+        self,
+        link: Link,
+        samples: Iterable[tuple[int, float]],
+        concurrent: Mapping[int, float],
+        both_ways_share: float = 1.0,
     ) -> None:
         """What a calibration found, in the place of all that was known: bytes and seconds of each try."""
         sums, count = _Sums(), 0
@@ -125,7 +134,8 @@ class LinkRates:
             sums.add(size, seconds, 1 / seconds**2)
             count += 1
         if count:
-            rate = _fitted(sums, LinkRate(concurrent=dict(concurrent)), count)
+            before = LinkRate(concurrent=dict(concurrent), both_ways_share=both_ways_share)
+            rate = _fitted(sums, before, count)
             with self._lock:
                 self._learnt[link] = _Learnt(sums=sums, rate=rate)
 
@@ -156,6 +166,7 @@ def _fitted(sums: _Sums, before: LinkRate, samples: int) -> LinkRate:
         fixed_seconds=fixed,
         samples=samples,
         concurrent=before.concurrent,
+        both_ways_share=before.both_ways_share,
     )
 
 
