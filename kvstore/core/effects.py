@@ -23,6 +23,7 @@ from kvstore.core.types import (
 )
 
 __all__ = [
+    "Admitted",
     "AllocateResult",
     "Answer",
     "AttachAnswer",
@@ -232,15 +233,26 @@ class DiskDelete(Struct, frozen=True, kw_only=True, gc=False):
     keys: tuple[StoredKey, ...]
 
 
+class Admitted(Struct, frozen=True, kw_only=True, gc=False):
+    """A sequence has got its first frames: how many blocks were looked for in the index, and how many
+    leading ones were found, by the tier of their best copy. Told once a sequence, for the count of hits:
+    not when it is asked for again, and not when it comes back after a drop."""
+
+    sequence: SequenceId
+    blocks_queried: int
+    tier_blocks: tuple[int, int, int] = (0, 0, 0)
+
+
 class Effects(Struct, frozen=True, kw_only=True, gc=False):
     """All that follows from one event.
 
     `deletes` go to the disk before `transfers`, in the order given; `answer` may be told at once:
     whatever it says may be read is there already. `wake` names engines that have news for a
-    waiting KeepAlive.
+    waiting KeepAlive; `admitted` is for those who count.
     """
 
     answer: Answer = field(default_factory=Done)
     transfers: tuple[Transfer, ...] = ()
     deletes: tuple[DiskDelete, ...] = ()
     wake: tuple[EngineId, ...] = ()
+    admitted: tuple[Admitted, ...] = ()

@@ -54,6 +54,7 @@ __all__ = [
     "Tier",
     "TransferId",
     "Urgency",
+    "Watermarks",
     "WriterId",
     "blocks_for_tokens",
 ]
@@ -182,6 +183,14 @@ class StoredKey(Struct, frozen=True, kw_only=True, gc=False):
     key: BlockKey
     parent: BlockKey
     writer: WriterId
+
+
+class Watermarks(Struct, frozen=True, kw_only=True, gc=False):
+    """Shares of a tier's frames in use: pressure is HIGH from the one on, and LOW again below the other."""
+
+    tier: Tier
+    high: float
+    low: float
 
 
 def blocks_for_tokens(token_count: int, block_tokens: int) -> int:

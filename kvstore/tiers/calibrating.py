@@ -10,9 +10,10 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from hashlib import sha256
 
 from kvstore.core.effects import Transfer
-from kvstore.core.types import DISK, Frame, StoredKey, TransferId
+from kvstore.core.types import DISK, BlockKey, Frame, NamespaceId, StoredKey, TenantId, TransferId, WriterId
 from kvstore.tiers.disk import DiskTier, DiskWriteFailed
 from kvstore.tiers.link_names import COPY, LOAD, READ, WRITE, Link
 from kvstore.tiers.moves import Move, Part, copy_frames, read_blocks, write_blocks
@@ -20,7 +21,7 @@ from kvstore.tiers.pacing import Clock, RealClock, TokenBucket
 from kvstore.tiers.pool import HostPool
 from kvstore.tiers.rates import LinkRates
 
-__all__ = ["BLOCK_COUNTS", "SECONDS_MAX", "calibrate"]
+__all__ = ["BLOCK_COUNTS", "SECONDS_MAX", "calibrate", "calibration_keys"]
 
 SECONDS_MAX = 1.0
 BLOCK_COUNTS = (1, 4, 16, 64)
@@ -103,6 +104,20 @@ def calibrate(
         pass  # A disk that fails is the disk tier's to tell of.
     finally:
         disk.delete(keys)
+
+
+def calibration_keys(namespace: NamespaceId, tenant: TenantId, count: int) -> tuple[StoredKey, ...]:
+    """Names that no engine's blocks have. Should they be left behind, they are evicted as any others."""
+    return tuple(
+        StoredKey(
+            namespace=namespace,
+            tenant=tenant,
+            key=BlockKey(sha256(b"kvstore calibration" + number.to_bytes(4, "little")).digest()),
+            parent=BlockKey(b""),
+            writer=WriterId(0),
+        )
+        for number in range(min(count, max(BLOCK_COUNTS)))
+    )
 
 
 def _measure(

@@ -1,7 +1,7 @@
-"""The links at work: GPU to CPU and back, CPU to DISK and back, a lane each (lane.py).
+"""The links at work: GPU to CPU and back, CPU to DISK and back, a mover each (mover.py).
 
 The core says what moves and pins both sides; a mover only copies, and tells the end of each transfer exactly
-once. Lanes don't wait for each other; only background copies down give way to asked-for copies up, which use
+once. Movers don't wait for each other; only background copies down give way to asked-for copies up, which use
 the same memory (turns.py). Reads and writes of the disk are put in order by the disk tier.
 """
 
@@ -11,8 +11,8 @@ from functools import partial
 from kvstore.core.effects import DiskDelete, Transfer
 from kvstore.core.errors import CheckFailed
 from kvstore.tiers.disk import DiskTier
-from kvstore.tiers.lane import TRANSFERS_MAX, Delete, Ended, Lane, LaneSetup, Returned
 from kvstore.tiers.link_names import COPY, LOAD, READ, WRITE, Link, link_name
+from kvstore.tiers.mover import TRANSFERS_MAX, Delete, Ended, Mover, MoverSetup, Returned
 from kvstore.tiers.moves import Move, copy_frames, delete_blocks, read_blocks, write_blocks
 from kvstore.tiers.pacing import Clock, RealClock, TokenBucket
 from kvstore.tiers.pool import HostPool
@@ -21,7 +21,7 @@ from kvstore.tiers.turns import GiveWay
 
 __all__ = ["READ_THREADS", "TRANSFERS_MAX", "Ended", "Movers", "Returned"]
 
-# A copy of this many bytes is over in a millisecond; what a lane does between two is some microseconds.
+# A copy of this many bytes is over in a millisecond; what a mover does between two is some microseconds.
 COPY_PIECE_BYTES = 4 << 20
 # More at once for a device that has several requests in service, and two threads so that it does not run
 # dry while one of them looks at what it has got.
@@ -47,7 +47,7 @@ class Movers:
         in_flight_bytes_max: int = 0,
         clock: Clock | None = None,
     ) -> None:
-        self._lanes: dict[Link, Lane] = {}
+        self._by_link: dict[Link, Mover] = {}
         self._buckets: dict[Link, TokenBucket] = {}
         self._ended = ended
         self._returned = returned or (lambda transfer, positions: None)
@@ -69,38 +69,38 @@ class Movers:
     def start(self, transfers: Sequence[Transfer], deletes: Sequence[DiskDelete]) -> None:
         """Returns at once. Deletes go before transfers, as `Effects` says."""
         for delete in deletes:
-            self._lane(WRITE).put_delete(delete)
+            self._mover(WRITE).put_delete(delete)
         for transfer in transfers:
-            self._lane((transfer.source, transfer.target)).put(transfer)
+            self._mover((transfer.source, transfer.target)).put(transfer)
 
     @property
-    def lanes(self) -> Mapping[Link, Lane]:
+    def by_link(self) -> Mapping[Link, Mover]:
         """To look at."""
-        return self._lanes
+        return self._by_link
 
     def set_rate(self, link: Link, bytes_per_second: float) -> None:
         """0: no limit. Holds at once, for transfers under way too."""
-        self._lane(link)
+        self._mover(link)
         self._buckets[link].set_rate(bytes_per_second)
 
     def alive(self) -> bool:
         """False once a thread has met a bug or has ended by itself: the service must stop then."""
-        return all(lane.alive() for lane in self._lanes.values())
+        return all(mover.alive() for mover in self._by_link.values())
 
     @property
     def error(self) -> BaseException | None:
         """Why `alive` is False."""
-        return next((lane.error for lane in self._lanes.values() if lane.error is not None), None)
+        return next((mover.error for mover in self._by_link.values() if mover.error is not None), None)
 
     def close(self, timeout: float) -> bool:
-        """Lets the lanes work off what they have; what isn't begun by then ends as failed.
+        """Lets the movers work off what they have; what isn't begun by then ends as failed.
 
         False where a thread is still in a call: the pools and the disk must be left open then.
         """
         deadline = self._clock.now() + timeout
-        for lane in self._lanes.values():
-            lane.put_stop()
-        stopped = [lane.join(max(0.0, deadline - self._clock.now())) for lane in self._lanes.values()]
+        for mover in self._by_link.values():
+            mover.put_stop()
+        stopped = [mover.join(max(0.0, deadline - self._clock.now())) for mover in self._by_link.values()]
         return all(stopped)
 
     def _add(
@@ -115,8 +115,8 @@ class Movers:
         is_given_way: GiveWay | None = None,
     ) -> None:
         bucket = self._buckets[link] = TokenBucket(self._clock)
-        self._lanes[link] = Lane(
-            LaneSetup(
+        self._by_link[link] = Mover(
+            MoverSetup(
                 name=link_name(link),
                 move=move,
                 frame_bytes=self._frame_bytes,
@@ -134,8 +134,8 @@ class Movers:
             )
         )
 
-    def _lane(self, link: Link) -> Lane:
-        lane = self._lanes.get(link)
-        if lane is None:
+    def _mover(self, link: Link) -> Mover:
+        mover = self._by_link.get(link)
+        if mover is None:
             raise CheckFailed(f"no link from {link[0].name} to {link[1].name}")
-        return lane
+        return mover

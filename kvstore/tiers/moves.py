@@ -1,4 +1,4 @@
-"""What a lane does with a piece of a transfer: copy frames, write blocks to disk, read them from it.
+"""What a mover does with a piece of a transfer: copy frames, write blocks to disk, read them from it.
 
 Each function does blocks `start` to `stop` and returns the positions in the transfer that failed. One that
 raises has failed with its whole piece; what it has written into target frames by then means nothing, since

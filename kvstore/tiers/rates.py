@@ -107,7 +107,7 @@ class LinkRates:
         return learnt.rate if learnt is not None else LinkRate()
 
     def note(self, link: Link, size: int, seconds: float) -> None:
-        """One piece has moved alone in its lane."""
+        """One piece has moved alone in its link."""
         if size <= 0 or not seconds > 0:
             return
         with self._lock:

@@ -14,7 +14,7 @@ RATES = [7e6, 100e6, 1.5e9, 40e9]
 
 
 def pieces(rng: random.Random, bucket: TokenBucket, mean: float = 4e6) -> int:
-    """As a lane cuts: no piece is larger than the bucket lets go at once."""
+    """As a mover cuts: no piece is larger than the bucket lets go at once."""
     size = rng.randint(1, int(2 * mean))
     return min(size, bucket.quantum_bytes or size)
 

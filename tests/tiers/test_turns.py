@@ -1,4 +1,4 @@
-"""Whose turn it is: strict by urgency, aged by waiting, whole lanes played through on virtual time."""
+"""Whose turn it is: strict by urgency, aged by waiting, whole links played through on virtual time."""
 
 import random
 
@@ -78,7 +78,7 @@ def test_waiting_makes_up_for_urgency_a_step_at_a_time():
 
 @pytest.mark.parametrize("seed", range(10))
 def test_nothing_starves_however_much_is_asked_for(seed):
-    """A lane that gets as much of what is asked for as it can do, for minutes; others come now and then."""
+    """A mover that gets as much of what is asked for as it can do, for minutes; others come now and then."""
     rng, turns, now, running = random.Random(seed), Turns(), 0.0, 0
     waits: dict[Urgency, list[float]] = {urgency: [] for urgency in Urgency}
     number = 0

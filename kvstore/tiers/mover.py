@@ -17,22 +17,22 @@ from kvstore.tiers.moves import Move, Part, PieceEnd, block_count
 from kvstore.tiers.pacing import Clock, RealClock, TokenBucket
 from kvstore.tiers.turns import GiveWay, Job, Piece, Turns
 
-__all__ = ["TRANSFERS_MAX", "Ended", "Lane", "LaneCounts", "LaneSetup", "Returned"]
+__all__ = ["TRANSFERS_MAX", "Ended", "Mover", "MoverCounts", "MoverSetup", "Returned"]
 
 log = logging.getLogger(__name__)
 
 # A transfer's end: its id, the positions in it that failed, and of these the late ones, whose target frames
-# a device may still write. Called in a lane's thread.
+# a device may still write. Called in a mover's thread.
 Ended = Callable[[TransferId, tuple[int, ...], tuple[int, ...]], None]
 # Late positions that no device writes any more. Called after their transfer's end, in any thread.
 Returned = Callable[[TransferId, tuple[int, ...]], None]
 Delete = Callable[[DiskDelete], None]
-# Transfers in a lane at once: far above what the core starts, so more are a bug in it.
+# Transfers in a mover at once: far above what the core starts, so more are a bug in it.
 TRANSFERS_MAX = 64
 
 
 @dataclass(slots=True)
-class LaneCounts:
+class MoverCounts:
     """Since the start. Waits are from being given a transfer to its first piece."""
 
     bytes_moved: int = 0
@@ -45,8 +45,8 @@ class LaneCounts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LaneSetup:
-    """What a lane does, and within which bounds. `piece_bytes` 0: a transfer is one piece."""
+class MoverSetup:
+    """What a mover does, and within which bounds. `piece_bytes` 0: a transfer is one piece."""
 
     name: str
     move: Move
@@ -67,10 +67,10 @@ class LaneSetup:
     clock: Clock = field(default_factory=RealClock)
 
 
-class Lane:
-    def __init__(self, setup: LaneSetup) -> None:
+class Mover:
+    def __init__(self, setup: MoverSetup) -> None:
         self.error: BaseException | None = None
-        self.counts = LaneCounts()
+        self.counts = MoverCounts()
         self._setup = setup
         self._clock = setup.clock
         self._turns = Turns()
@@ -154,7 +154,7 @@ class Lane:
             self._end(job)
         return not any(thread.is_alive() for thread in self._threads)
 
-    # --- In the lane's threads.
+    # --- In the mover's threads.
 
     def _run(self) -> None:
         while (piece := self._next()) is not None:
@@ -266,6 +266,6 @@ class Lane:
             self.error = error
 
     def _count_asked(self, job: Job, step: int) -> None:
-        """With the lane's lock held."""
+        """With the mover's lock held."""
         if self._setup.is_given_way is not None and job.urgency is Urgency.ASKED:
             self._setup.is_given_way.asked += step
