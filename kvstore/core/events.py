@@ -21,6 +21,7 @@ from kvstore.core.types import (
     StoredKey,
     SwapMode,
     TransferId,
+    Watermarks,
     WriterId,
 )
 
@@ -38,6 +39,7 @@ __all__ = [
     "KeepAlive",
     "Lookup",
     "Operation",
+    "SetLimits",
     "Single",
     "Step",
     "Swap",
@@ -220,6 +222,13 @@ class BlocksFound(Struct, frozen=True, kw_only=True, gc=False):
     blocks: tuple[StoredKey, ...] = ()
 
 
+class SetLimits(Struct, frozen=True, kw_only=True, gc=False):
+    """An operator sets the watermarks of some tiers. Limits of links are the movers' affair."""
+
+    time: float
+    watermarks: tuple[Watermarks, ...]
+
+
 Event = (
     Attach
     | KeepAlive
@@ -232,4 +241,5 @@ Event = (
     | TethersClosed
     | TransferEnded
     | BlocksFound
+    | SetLimits
 )

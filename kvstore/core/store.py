@@ -34,6 +34,7 @@ from kvstore.core.events import (
     Event,
     KeepAlive,
     Lookup,
+    SetLimits,
     Single,
     Step,
     TetherOpened,
@@ -60,6 +61,7 @@ from kvstore.core.steps import Steps
 from kvstore.core.swaps import Swaps
 from kvstore.core.types import RESIDENT, RUNNING, EngineId, Revision, StepNumber, Tier
 from kvstore.core.usage import Usage
+from kvstore.core.watermarks import WatermarkTable
 
 __all__ = ["Store"]
 
@@ -92,7 +94,8 @@ class Store:
             self._granting,
             self._answering,
         )
-        self._gauge = PressureGauge(config, self.memory, self.admission)
+        self.watermarks = WatermarkTable(config)
+        self._gauge = PressureGauge(self.watermarks, self.memory, self.admission)
         self.revision = Revision(0)
         # Engines with news, in the order of the news; reset by each event.
         self._woken: dict[EngineId, None] = {}
@@ -160,6 +163,10 @@ class Store:
                 self.memory.room_was_made = True
             case BlocksFound():
                 self._restore(event)
+            case SetLimits():
+                self.watermarks.set(event.watermarks)
+                self._gauge.look_again()
+                self._watch_pressure(event.time)
         return Done()
 
     # ---------------------------------------------------------------------------- steps

@@ -25,6 +25,7 @@ from kvstore.core.events import (
     Event,
     KeepAlive,
     Lookup,
+    SetLimits,
     Single,
     Step,
     TethersClosed,
@@ -107,6 +108,9 @@ class Teller:
                 yield from self._ended(event)
             case BlocksFound():
                 yield Fact(text="found on disk", blocks=_by_key(block.key for block in event.blocks))
+            case SetLimits():
+                # Whoever is told to hurry or not from here on may be told so by it.
+                yield Fact(text=event_words(event), always=True)
 
     # ---------------------------------------------------------------------------- engines
 

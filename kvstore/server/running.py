@@ -7,7 +7,7 @@ then on every event is refused and no state is touched any more.
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from time import perf_counter
 from typing import TypeVar
@@ -16,16 +16,21 @@ from kvstore.core.effects import Answer, Done, Effects
 from kvstore.core.errors import CheckFailed, KVStoreError
 from kvstore.core.events import Event, Tick, TransferEnded
 from kvstore.core.store import Store
-from kvstore.core.types import TransferId
+from kvstore.core.types import Tier, TransferId, Watermarks
 from kvstore.core.usage import Usage
+from kvstore.core.watermarks import MARKED_TIERS
 from kvstore.observe.counting import Counts
 from kvstore.observe.journal import Journal
 from kvstore.server.clock import now
 from kvstore.server.layout import Layout
+from kvstore.server.limits import LinkLimits
 from kvstore.server.pools import Pools
 from kvstore.server.waits import Waits
 from kvstore.tiers.disk import DiskTier
+from kvstore.tiers.link_names import Link
+from kvstore.tiers.mover import Mover
 from kvstore.tiers.movers import Movers
+from kvstore.tiers.rates import LinkRates
 
 __all__ = ["RunningStore"]
 
@@ -48,6 +53,8 @@ class RunningStore:
         disk: DiskTier | None,
         waits: Waits,
         counts: Counts,
+        rates: LinkRates,
+        limits: LinkLimits,
         failed: Callable[[], None],
     ) -> None:
         self.layout = layout
@@ -64,7 +71,17 @@ class RunningStore:
         self._closing = False
         self._idle = asyncio.Event()
         self._idle.set()
-        self._movers = Movers(pools.gpu, pools.cpu, disk, self._ended_in_thread)
+        self._limits = limits
+        in_flight_max = store.config.transfers_per_link_max * store.config.transfer_blocks_max
+        self._movers = Movers(
+            pools.gpu,
+            pools.cpu,
+            disk,
+            self._ended_in_thread,
+            rates=rates,
+            in_flight_bytes_max=in_flight_max * pools.gpu.frame_bytes,
+        )
+        limits.rule(rates, self._movers.set_rate)
         self._ticker: asyncio.Handle = self._loop.call_soon(self._tick)
 
     def ask(self, event: Event, kind: type[AnswerKind]) -> AnswerKind:
@@ -85,6 +102,15 @@ class RunningStore:
 
     def usage(self) -> Usage:
         return self._store.usage()
+
+    @property
+    def watermarks(self) -> dict[Tier, Watermarks]:
+        return {tier: self._store.watermarks[tier] for tier in MARKED_TIERS}
+
+    @property
+    def movers(self) -> Mapping[Link, Mover]:
+        """To look at."""
+        return self._movers.by_link
 
     async def drain(self, seconds: float) -> None:
         """Lets the transfers that run end, and those that follow from their ends."""
@@ -130,8 +156,8 @@ class RunningStore:
         for engine in effects.wake:
             self._waits.wake(engine)
 
-    def _ended_in_thread(self, transfer: TransferId, failed: Sequence[int]) -> None:
-        self._loop.call_soon_threadsafe(self._ended, transfer, tuple(failed))
+    def _ended_in_thread(self, transfer: TransferId, failed: tuple[int, ...], late: tuple[int, ...]) -> None:
+        self._loop.call_soon_threadsafe(self._ended, transfer, failed)
 
     def _ended(self, transfer: TransferId, failed: tuple[int, ...]) -> None:
         self._moving.discard(transfer)
@@ -147,6 +173,7 @@ class RunningStore:
         self._ticker = self._loop.call_later(TICK_SECONDS, self._tick)
         if self.failure is None and not self._movers.alive():
             self._fail(CheckFailed(f"a mover thread has died: {self._movers.error}"))
+        self._limits.refresh()
         with suppress(CheckFailed):
             self.ask(Tick(time=now()), Done)
 

@@ -76,6 +76,7 @@ class _Service:
             "Free": answering(pb.FreeRequest, self.free, took),
             "Lookup": answering(pb.LookupRequest, self.lookup),
             "GetUsage": answering(pb.GetUsageRequest, self.get_usage),
+            "UpdateLimits": answering(pb.UpdateLimitsRequest, self._driver.update_limits),
         }
 
     async def attach(self, request: pb.AttachRequest) -> pb.AttachResponse:

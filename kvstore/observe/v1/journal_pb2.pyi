@@ -365,6 +365,7 @@ class Event(_message.Message):
     TETHERS_CLOSED_FIELD_NUMBER: _builtins.int
     TRANSFER_ENDED_FIELD_NUMBER: _builtins.int
     BLOCKS_FOUND_FIELD_NUMBER: _builtins.int
+    SET_LIMITS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def attach(self) -> Global___Attach: ...
     @_builtins.property
@@ -387,6 +388,8 @@ class Event(_message.Message):
     def transfer_ended(self) -> Global___TransferEnded: ...
     @_builtins.property
     def blocks_found(self) -> Global___BlocksFound: ...
+    @_builtins.property
+    def set_limits(self) -> Global___SetLimits: ...
     def __init__(
         self,
         *,
@@ -401,12 +404,13 @@ class Event(_message.Message):
         tethers_closed: Global___TethersClosed | None = ...,
         transfer_ended: Global___TransferEnded | None = ...,
         blocks_found: Global___BlocksFound | None = ...,
+        set_limits: Global___SetLimits | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["attach", b"attach", "blocks_found", b"blocks_found", "detach", b"detach", "keep_alive", b"keep_alive", "kind", b"kind", "lookup", b"lookup", "single", b"single", "step", b"step", "tether_opened", b"tether_opened", "tethers_closed", b"tethers_closed", "tick", b"tick", "transfer_ended", b"transfer_ended"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["attach", b"attach", "blocks_found", b"blocks_found", "detach", b"detach", "keep_alive", b"keep_alive", "kind", b"kind", "lookup", b"lookup", "set_limits", b"set_limits", "single", b"single", "step", b"step", "tether_opened", b"tether_opened", "tethers_closed", b"tethers_closed", "tick", b"tick", "transfer_ended", b"transfer_ended"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attach", b"attach", "blocks_found", b"blocks_found", "detach", b"detach", "keep_alive", b"keep_alive", "kind", b"kind", "lookup", b"lookup", "single", b"single", "step", b"step", "tether_opened", b"tether_opened", "tethers_closed", b"tethers_closed", "tick", b"tick", "transfer_ended", b"transfer_ended"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attach", b"attach", "blocks_found", b"blocks_found", "detach", b"detach", "keep_alive", b"keep_alive", "kind", b"kind", "lookup", b"lookup", "set_limits", b"set_limits", "single", b"single", "step", b"step", "tether_opened", b"tether_opened", "tethers_closed", b"tethers_closed", "tick", b"tick", "transfer_ended", b"transfer_ended"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["attach", "keep_alive", "detach", "step", "single", "lookup", "tick", "tether_opened", "tethers_closed", "transfer_ended", "blocks_found"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["attach", "keep_alive", "detach", "step", "single", "lookup", "tick", "tether_opened", "tethers_closed", "transfer_ended", "blocks_found", "set_limits"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -629,6 +633,54 @@ class TetherOpened(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TetherOpened: _TypeAlias = TetherOpened  # noqa: Y015
+
+@_typing.final
+class SetLimits(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TIME_FIELD_NUMBER: _builtins.int
+    WATERMARKS_FIELD_NUMBER: _builtins.int
+    time: _builtins.float
+    @_builtins.property
+    def watermarks(self) -> _containers.RepeatedCompositeFieldContainer[Global___Watermarks]: ...
+    def __init__(
+        self,
+        *,
+        time: _builtins.float = ...,
+        watermarks: _abc.Iterable[Global___Watermarks] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["time", b"time", "watermarks", b"watermarks"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetLimits: _TypeAlias = SetLimits  # noqa: Y015
+
+@_typing.final
+class Watermarks(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TIER_FIELD_NUMBER: _builtins.int
+    HIGH_FIELD_NUMBER: _builtins.int
+    LOW_FIELD_NUMBER: _builtins.int
+    tier: _builtins.int
+    high: _builtins.float
+    low: _builtins.float
+    def __init__(
+        self,
+        *,
+        tier: _builtins.int = ...,
+        high: _builtins.float = ...,
+        low: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["high", b"high", "low", b"low", "tier", b"tier"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Watermarks: _TypeAlias = Watermarks  # noqa: Y015
 
 @_typing.final
 class TethersClosed(_message.Message):
@@ -1640,9 +1692,11 @@ class Transfer(_message.Message):
     SOURCE_FRAMES_FIELD_NUMBER: _builtins.int
     TARGET_FRAMES_FIELD_NUMBER: _builtins.int
     KEYS_FIELD_NUMBER: _builtins.int
+    URGENCY_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     source: _builtins.int
     target: _builtins.int
+    urgency: _builtins.int
     @_builtins.property
     def source_frames(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
@@ -1658,10 +1712,11 @@ class Transfer(_message.Message):
         source_frames: _abc.Iterable[_builtins.int] | None = ...,
         target_frames: _abc.Iterable[_builtins.int] | None = ...,
         keys: _abc.Iterable[Global___StoredKey] | None = ...,
+        urgency: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "keys", b"keys", "source", b"source", "source_frames", b"source_frames", "target", b"target", "target_frames", b"target_frames"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "keys", b"keys", "source", b"source", "source_frames", b"source_frames", "target", b"target", "target_frames", b"target_frames", "urgency", b"urgency"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
