@@ -8,7 +8,8 @@ __all__ = ["EngineUsage", "TierUsage", "Usage"]
 
 
 class TierUsage(Struct, frozen=True, kw_only=True, gc=False):
-    """Frames of one tier. `cached`: valid and referred to by no sequence. Counters since the start."""
+    """Frames of one tier. `cached`: valid and referred to by no sequence; `late`: a read that did not
+    end in time may still fill them. Counters since the start."""
 
     tier: Tier
     frames_total: int
@@ -16,6 +17,7 @@ class TierUsage(Struct, frozen=True, kw_only=True, gc=False):
     frames_cached: int
     frames_pinned: int
     frames_quarantined: int
+    frames_late: int = 0
     pressure: Pressure
     blocks_moved_in: int
     blocks_failed: int
