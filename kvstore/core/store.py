@@ -24,14 +24,17 @@ from kvstore.core.effects import (
     PressureChanged,
     SequenceMoved,
     StepAnswer,
+    Transfer,
 )
 from kvstore.core.engines import Engine
 from kvstore.core.errors import StepChanged, StepGap, StepMixed, check
 from kvstore.core.events import (
     Attach,
     BlocksFound,
+    BlocksLost,
     Detach,
     Event,
+    FramesReturned,
     KeepAlive,
     Lookup,
     SetLimits,
@@ -108,7 +111,7 @@ class Store:
         if self.memory.room_was_made:
             # Who waits for frames may find some now: no news, but a reason to ask again.
             self._woken.update(self.admission.engines_waiting())
-        transfers = tuple(self.links.start())
+        transfers = tuple(self._start_transfers())
         deleted, self.memory.deleted = self.memory.deleted, []
         admitted: tuple[Admitted, ...] = ()
         if self._granting.admitted:
@@ -121,6 +124,15 @@ class Store:
             wake=tuple(self._woken),
             admitted=admitted,
         )
+
+    def _start_transfers(self) -> list[Transfer]:
+        """What can't even be begun fails at once, and makes room for others."""
+        started = self.links.start()
+        while (refused := self.links.take_refused()).size:
+            self.swaps.refuse(refused)
+            self._woken.update(self.admission.engines_waiting())
+            started += self.links.start()
+        return started
 
     def usage(self) -> Usage:
         """What there is and who holds it. Changes nothing."""
@@ -159,8 +171,13 @@ class Store:
             case TethersClosed():
                 self.membership.close_tethers(event.engine)
             case TransferEnded():
-                self.swaps.end(self.links.end(event.transfer, event.failed))
+                self.swaps.end(self.links.end(event.transfer, event.failed, event.late))
                 self.memory.room_was_made = True
+            case FramesReturned():
+                self.links.return_frames(event.transfer, event.positions)
+                self.memory.room_was_made = True
+            case BlocksLost():
+                self.swaps.lose_on_disk(event.keys)
             case BlocksFound():
                 self._restore(event)
             case SetLimits():

@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 import msgspec
@@ -62,6 +63,7 @@ __all__ = ["Attached", "Driver"]
 WAIT_SECONDS_MAX = 30.0
 
 AnswerKind = TypeVar("AnswerKind", bound=Answer)
+Returned = TypeVar("Returned")
 
 log = logging.getLogger(__name__)
 
@@ -233,9 +235,9 @@ class Driver:
     async def _run(self, layout: Layout, frames: FrameCounts) -> RunningStore:
         pools = await make_pools(layout, frames)
         try:
-            found = await asyncio.to_thread(_find_stored, self._disk, layout)
+            found = await _in_thread(partial(_find_stored, self._disk, layout))
             # Before any engine has a frame: none is in use yet.
-            await asyncio.to_thread(self._learn_rates, layout, pools, frames.disk - len(found))
+            await _in_thread(partial(self._learn_rates, layout, pools, frames.disk - len(found)))
             store_config = self._store_config(layout, frames)
             eviction, swap = Lru(), LengthThreshold(self._config.drop_tokens_max)
             running = RunningStore(
@@ -293,7 +295,10 @@ class Driver:
             calibrate(self._rates, pools.gpu, pools.cpu)
             return
         keys = calibration_keys(
-            self._namespace(layout), self._names.tenant_id(self._config.tenants[0]), max(0, disk_room // 2)
+            self._namespace(layout),
+            self._names.tenant_id(self._config.tenants[0]),
+            self._names.writer_id(EngineId("calibration"), __version__),
+            max(0, disk_room // 2),
         )
         calibrate(self._rates, pools.gpu, pools.cpu, self._disk, keys)
 
@@ -330,6 +335,16 @@ class Driver:
         # A store that is stopping has no use for it.
         with suppress(CheckFailed):
             self.ask(events.TethersClosed(time=now(), engine=engine), Done)
+
+
+async def _in_thread(call: Callable[[], Returned]) -> Returned:
+    """What a thread works on outlives it: who is cancelled meanwhile waits for its end all the same."""
+    running = asyncio.ensure_future(asyncio.to_thread(call))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait([running])
+        raise
 
 
 def _find_stored(disk: DiskTier | None, layout: Layout) -> tuple[StoredKey, ...]:

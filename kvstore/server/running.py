@@ -14,7 +14,8 @@ from typing import TypeVar
 
 from kvstore.core.effects import Answer, Done, Effects
 from kvstore.core.errors import CheckFailed, KVStoreError
-from kvstore.core.events import Event, Tick, TransferEnded
+from kvstore.core.events import Event, FramesReturned, Tick, TransferEnded
+from kvstore.core.lanes import transfers_max
 from kvstore.core.store import Store
 from kvstore.core.types import Tier, TransferId, Watermarks
 from kvstore.core.usage import Usage
@@ -72,12 +73,13 @@ class RunningStore:
         self._idle = asyncio.Event()
         self._idle.set()
         self._limits = limits
-        in_flight_max = store.config.transfers_per_link_max * store.config.transfer_blocks_max
+        in_flight_max = transfers_max(store.config) * store.config.transfer_blocks_max
         self._movers = Movers(
             pools.gpu,
             pools.cpu,
             disk,
             self._ended_in_thread,
+            returned=self._returned_in_thread,
             rates=rates,
             in_flight_bytes_max=in_flight_max * pools.gpu.frame_bytes,
         )
@@ -157,17 +159,27 @@ class RunningStore:
             self._waits.wake(engine)
 
     def _ended_in_thread(self, transfer: TransferId, failed: tuple[int, ...], late: tuple[int, ...]) -> None:
-        self._loop.call_soon_threadsafe(self._ended, transfer, failed)
+        self._loop.call_soon_threadsafe(self._ended, transfer, failed, late)
 
-    def _ended(self, transfer: TransferId, failed: tuple[int, ...]) -> None:
+    def _returned_in_thread(self, transfer: TransferId, positions: tuple[int, ...]) -> None:
+        self._loop.call_soon_threadsafe(self._returned, transfer, positions)
+
+    def _ended(self, transfer: TransferId, failed: tuple[int, ...], late: tuple[int, ...]) -> None:
         self._moving.discard(transfer)
         if self._closing:  # What would follow finds no mover any more.
             return
         # The next transfer may follow from this one's end: idle is only who has nothing after that.
         with suppress(CheckFailed):
-            self.ask(TransferEnded(time=now(), transfer=transfer, failed=failed), Done)
+            self.ask(TransferEnded(time=now(), transfer=transfer, failed=failed, late=late), Done)
         if not self._moving:
             self._idle.set()
+
+    def _returned(self, transfer: TransferId, positions: tuple[int, ...]) -> None:
+        """A device that was late has let go of frames; they may be used again."""
+        if self._closing:
+            return
+        with suppress(CheckFailed):
+            self.ask(FramesReturned(time=now(), transfer=transfer, positions=positions), Done)
 
     def _tick(self) -> None:
         self._ticker = self._loop.call_later(TICK_SECONDS, self._tick)

@@ -28,8 +28,9 @@ BLOCK_COUNTS = (1, 4, 16, 64)
 CONCURRENCIES = (1, 2, 4, 8)
 # The first of each is not counted: it touches pages for the first time.
 TRIES = 3
+TRIES_TOGETHER = 2
 # Each of several at once moves so many blocks.
-BLOCKS_TOGETHER = 8
+BLOCKS_TOGETHER = 16
 
 
 @dataclass(slots=True)
@@ -94,11 +95,10 @@ def calibrate(
     if disk is None or not keys:
         return
     write = _Bench(WRITE, partial(write_blocks, cpu, disk), len(keys), cpu.frame_bytes, keys)
-    read = _Bench(READ, partial(read_blocks, disk, cpu), len(keys), cpu.frame_bytes, keys)
     try:
         # One batch at a time is written, ever.
-        _measure(rates, write, share, None, concurrencies=())
-        write.run(0, len(keys))
+        written = _measure(rates, write, share, None, concurrencies=())
+        read = _Bench(READ, partial(read_blocks, disk, cpu), written, cpu.frame_bytes, keys[:written])
         _measure(rates, read, share, None)
     except DiskWriteFailed:
         pass  # A disk that fails is the disk tier's to tell of.
@@ -106,7 +106,9 @@ def calibrate(
         disk.delete(keys)
 
 
-def calibration_keys(namespace: NamespaceId, tenant: TenantId, count: int) -> tuple[StoredKey, ...]:
+def calibration_keys(
+    namespace: NamespaceId, tenant: TenantId, writer: WriterId, count: int
+) -> tuple[StoredKey, ...]:
     """Names that no engine's blocks have. Should they be left behind, they are evicted as any others."""
     return tuple(
         StoredKey(
@@ -114,7 +116,7 @@ def calibration_keys(namespace: NamespaceId, tenant: TenantId, count: int) -> tu
             tenant=tenant,
             key=BlockKey(sha256(b"kvstore calibration" + number.to_bytes(4, "little")).digest()),
             parent=BlockKey(b""),
-            writer=WriterId(0),
+            writer=writer,
         )
         for number in range(min(count, max(BLOCK_COUNTS)))
     )
@@ -126,7 +128,8 @@ def _measure(
     seconds_max: float,
     other: _Bench | None,
     concurrencies: Sequence[int] = CONCURRENCIES,
-) -> None:
+) -> int:
+    """Returns the most blocks that were moved at once."""
     end = bench.clock.now() + seconds_max
     samples = _alone(bench, bench.clock.now() + seconds_max / 2)
     together: dict[int, float] = {}
@@ -134,16 +137,18 @@ def _measure(
     # By how long one took alone: several at once take as long each, at the worst.
     expected = max(seconds / blocks for blocks, seconds in samples) * count
     for number in concurrencies:
-        if bench.clock.now() + expected * number > end:
+        if bench.clock.now() + expected * number * TRIES_TOGETHER > end:
             break
         moves = [partial(bench.run, each * count, count) for each in range(number)]
-        together[number] = number * count * bench.block_bytes / _at_once(moves, bench.clock)
+        seconds = min(_at_once(moves, bench.clock) for _ in range(TRIES_TOGETHER))
+        together[number] = number * count * bench.block_bytes / seconds
     both_ways = 1.0
     if other is not None and 1 in together:
         seconds = _at_once([partial(bench.run, 0, count), partial(other.run, count, count)], bench.clock)
         both_ways = min(1.0, count * bench.block_bytes / seconds / together[1])
     sizes = [(blocks * bench.block_bytes, seconds) for blocks, seconds in samples]
     rates.set_measured(bench.link, sizes, together, both_ways)
+    return max(blocks for blocks, _ in samples)
 
 
 def _alone(bench: _Bench, end: float) -> list[tuple[int, float]]:
