@@ -43,6 +43,13 @@ def serve(
         float,
         typer.Option(help="Seconds for which a stop first writes to disk what is worth keeping."),
     ] = 0.0,
+    limit: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Limit of a link, LINK=RATE; repeatable. Links: gpu_to_cpu, cpu_to_gpu, cpu_to_disk, "
+            "disk_to_cpu. RATE: 2GB/s, or a share of the measured bandwidth like 50%."
+        ),
+    ] = None,
     journal: Annotated[
         str | None,
         typer.Option(help="Folder to record all events in, for `kvstore replay`."),
@@ -77,6 +84,7 @@ def serve(
         high_watermark=high_watermark,
         low_watermark=low_watermark,
         drain_seconds=drain_seconds,
+        limits=limit or (),
         journal=journal,
         journal_bytes=journal_bytes,
         metrics=metrics,

@@ -134,6 +134,7 @@ def _tier_usage(
         frames_cached=int(np.count_nonzero(blocks.valid[tier][rows] & ~referred)),
         frames_pinned=int(np.count_nonzero(blocks.pins[tier][rows])),
         frames_quarantined=quarantined,
+        frames_late=pool.withheld_count,
         pressure=pressure,
         blocks_moved_in=links.blocks_moved_in[tier],
         blocks_failed=links.blocks_failed[tier],

@@ -23,18 +23,22 @@ from kvstore.core.effects import (
     KeepAliveAnswer,
     LookupAnswer,
     StepAnswer,
+    Transfer,
 )
 from kvstore.core.engines import Engine
 from kvstore.core.errors import StepChanged, StepGap, StepMixed, check
 from kvstore.core.events import (
     Attach,
     BlocksFound,
+    BlocksLost,
     Detach,
     Drain,
     Event,
+    FramesReturned,
     GetSequence,
     KeepAlive,
     Lookup,
+    SetLimits,
     Single,
     Step,
     TetherOpened,
@@ -63,6 +67,7 @@ from kvstore.core.steps import Steps
 from kvstore.core.swaps import Swaps
 from kvstore.core.types import RESIDENT, RUNNING, Revision, StepNumber, Tier
 from kvstore.core.usage import Usage
+from kvstore.core.watermarks import WatermarkTable
 
 __all__ = ["Store"]
 
@@ -96,7 +101,8 @@ class Store:
             self._granting,
             self._answering,
         )
-        self._gauge = PressureGauge(config, self.memory, self.admission)
+        self.watermarks = WatermarkTable(config)
+        self._gauge = PressureGauge(self.watermarks, self.memory, self.admission)
         self._news = News(self.memory, self._answering, self._gauge, self.membership.engines)
 
     @property
@@ -113,7 +119,7 @@ class Store:
         if self.memory.room_was_made:
             # Who waits for frames may find some now: no news, but a reason to ask again.
             news.woken.update(self.admission.engines_waiting())
-        transfers = tuple(self.links.start())
+        transfers = tuple(self._start_transfers())
         deleted, self.memory.deleted = self.memory.deleted, []
         admitted: tuple[Admitted, ...] = ()
         if self._granting.admitted:
@@ -127,6 +133,15 @@ class Store:
             admitted=admitted,
             happened=news.take_happened(),
         )
+
+    def _start_transfers(self) -> list[Transfer]:
+        """What can't even be begun fails at once, and makes room for others."""
+        started = self.links.start()
+        while (refused := self.links.take_refused()).size:
+            self.swaps.refuse(refused)
+            self._news.woken.update(self.admission.engines_waiting())
+            started += self.links.start()
+        return started
 
     def usage(self) -> Usage:
         """What there is and who holds it. Changes nothing."""
@@ -173,10 +188,19 @@ class Store:
                 if self.membership.close_tethers(event.engine):
                     self._news.engine_gone(event.engine)
             case TransferEnded():
-                self.swaps.end(self.links.end(event.transfer, event.failed))
+                self.swaps.end(self.links.end(event.transfer, event.failed, event.late))
                 self.memory.room_was_made = True
+            case FramesReturned():
+                self.links.return_frames(event.transfer, event.positions)
+                self.memory.room_was_made = True
+            case BlocksLost():
+                self.swaps.lose_on_disk(event.keys)
             case BlocksFound():
                 self._restore(event)
+            case SetLimits():
+                self.watermarks.set(event.watermarks)
+                self._gauge.look_again()
+                self._watch_pressure(event.time)
         return Done()
 
     # ---------------------------------------------------------------------------- steps

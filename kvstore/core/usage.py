@@ -8,7 +8,8 @@ __all__ = ["EngineUsage", "SequenceUsage", "TierUsage", "Usage"]
 
 
 class TierUsage(Struct, frozen=True, kw_only=True, gc=False):
-    """Frames of one tier. `cached`: valid and referred to by no sequence. Counters since the start.
+    """Frames of one tier. `cached`: valid and referred to by no sequence; `late`: a read that did not end in
+    time may still fill them. Counters since the start.
 
     `used`: referred to by sequences. Of these, `limbo` were given up by all of them and wait for work to
     complete, and `idle` belong only to sequences that are resident and don't run.
@@ -20,6 +21,7 @@ class TierUsage(Struct, frozen=True, kw_only=True, gc=False):
     frames_cached: int
     frames_pinned: int
     frames_quarantined: int
+    frames_late: int = 0
     pressure: Pressure
     blocks_moved_in: int
     blocks_failed: int

@@ -1,6 +1,7 @@
 """What the store, its tiers and the service tell of themselves, as the contract's Usage."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from kvstore.core.links import COPY, LOAD, READ, WRITE, Link
 from kvstore.core.types import Tier
@@ -9,8 +10,12 @@ from kvstore.observe.counting import Counts, LinkCounts
 from kvstore.server.encode import encode_engine
 from kvstore.server.encode_events import PRESSURES, TIERS
 from kvstore.server.layout import Layout
+from kvstore.server.limits import LinkLimits
+from kvstore.server.limits_messages import encode_rate_limit
 from kvstore.tiers.disk import DiskTier
+from kvstore.tiers.mover import Mover
 from kvstore.tiers.pool import frame_stride_bytes
+from kvstore.tiers.rates import LinkRate, LinkRates
 from kvstore.v1 import kvstore_pb2 as pb
 
 __all__ = ["Facts", "encode_usage"]
@@ -29,6 +34,9 @@ class Facts:
     draining: bool = False
     layout: Layout | None = None
     disk: DiskTier | None = None
+    limits: LinkLimits = field(default_factory=lambda: LinkLimits((), {}))
+    rates: LinkRates = field(default_factory=LinkRates)
+    movers: Mapping[Link, Mover] = field(default_factory=dict)
 
 
 def encode_usage(usage: Usage, counts: Counts, facts: Facts) -> pb.Usage:
@@ -138,7 +146,7 @@ def _link(link: Link, counts: Counts, facts: Facts) -> pb.LinkUsage:
     source, target = link
     seen = counts.links.get(link) or LinkCounts()
     block_bytes = facts.layout.block_bytes * facts.layout.ranks if facts.layout is not None else 0
-    return pb.LinkUsage(
+    message = pb.LinkUsage(
         source=TIERS[source],
         target=TIERS[target],
         transfers=seen.transfers,
@@ -148,6 +156,28 @@ def _link(link: Link, counts: Counts, facts: Facts) -> pb.LinkUsage:
         bytes_moved=seen.blocks_moved * block_bytes,
         blocks_under_way=seen.blocks_under_way,
         seconds=seen.seconds,
+        rate=_rate(facts.rates.rate(link)),
+    )
+    if link in facts.limits.by_link:
+        message.limit.CopyFrom(encode_rate_limit(facts.limits, link))
+    mover = facts.movers.get(link)
+    if mover is not None:
+        message.transfers_queued = mover.transfers_queued
+        message.bytes_in_flight = mover.bytes_in_flight
+        message.wait_seconds = mover.counts.wait_seconds
+        message.busy_seconds = mover.counts.busy_seconds
+    return message
+
+
+def _rate(rate: LinkRate) -> pb.LinkRate:
+    if not rate.is_known:
+        return pb.LinkRate()
+    return pb.LinkRate(
+        bandwidth_bytes_per_second=rate.bandwidth_bytes_per_second,
+        fixed_seconds=rate.fixed_seconds,
+        samples=rate.samples,
+        concurrent=rate.concurrent,
+        both_ways_share=rate.both_ways_share,
     )
 
 

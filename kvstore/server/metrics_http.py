@@ -12,6 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NoReturn
 
+from prometheus_client import CONTENT_TYPE_LATEST
+
 from kvstore.core.errors import ConfigInvalid
 from kvstore.server.clock import now
 
@@ -23,7 +25,6 @@ SECONDS_MAX = 5.0
 # Of the text; a scrape more often than this gets the one before.
 FRESH_SECONDS = 0.05
 
-METRICS_TYPE = "text/plain; version=1.0.0; charset=utf-8"
 TEXT_TYPE = "text/plain; charset=utf-8"
 REASONS = {
     200: "OK",
@@ -162,7 +163,7 @@ class MetricsServer:
         if target != "/metrics":
             return _Answer(404, b"there are /metrics and /healthz\n")
         try:
-            return _Answer(200, self._fresh_text(), METRICS_TYPE)
+            return _Answer(200, self._fresh_text(), CONTENT_TYPE_LATEST)
         except Exception:
             log.exception("metrics can't be told")
             return _Answer(500, b"the metrics can't be told; see the log\n")

@@ -99,6 +99,7 @@ class _Service:
             "GetSequence": answering(pb.GetSequenceRequest, self.get_sequence),
             "WatchEvents": watching(pb.WatchEventsRequest, self.watch_events),
             "Drain": waiting(pb.DrainRequest, self.drain),
+            "UpdateLimits": answering(pb.UpdateLimitsRequest, self._driver.update_limits),
         }
 
     async def attach(self, request: pb.AttachRequest) -> pb.AttachResponse:

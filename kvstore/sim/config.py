@@ -51,6 +51,9 @@ class SimConfig:
     pause_share: float = 0.002
     disk_full_share: float = 0.01
     flip_share: float = 0.02
+    # Turns after which the disk looks for such bits by itself, and reads of which blocks come late.
+    scrub_share: float = 0.01
+    late_share: float = 0.02
     # Turns after which it is looked whether room that was promised comes.
     audit_share: float = 0.02
     # Turns of the whole by which the service is drained, and goes on after a while.
@@ -97,6 +100,8 @@ def draw_config(seed: int, **given: object) -> SimConfig:
         "single_share": rng.choice([0.0, 0.2, 0.5]),
         "drain_share": rng.choice([0.0, 0.0, 0.01]),
         "watched": rng.choice([False, True]),
+        "scrub_share": rng.choice([0.0, 0.01, 0.05]),
+        "late_share": rng.choice([0.0, 0.02, 0.1, 0.3]),
     }
     config = SimConfig(seed=seed, **drawn)
     return replace(config, **given)  # type: ignore[arg-type]  # checked by name above

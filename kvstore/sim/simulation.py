@@ -142,6 +142,8 @@ class Simulation:
                 self._draining = True
                 self.world.handle(Drain(time=self.world.time))
                 self.clock.at(self.world.time + rng.uniform(0, 2), self._end_drain)
+            case Kind.SCRUB:
+                self._scrub(rng)
             case Kind.AUDIT:
                 self._audit()
             case _:
@@ -159,6 +161,20 @@ class Simulation:
         if self._draining:
             self._draining = False
             self.world.handle(Drain(time=self.world.time, on=False))
+
+    def _scrub(self, rng: random.Random) -> None:
+        """What the disk finds bad it drops at once; the store hears of it a little later."""
+        lost, store = self.world.shadow.disk.scrub(), self.world.store
+        if not lost:
+            return
+        self._note(f"the disk finds {len(lost)} blocks bad, and drops them")
+
+        def tell() -> None:
+            # A service that has started since has not found them.
+            if self.world.store is store:
+                self.world.lose(lost)
+
+        self.clock.at(self.world.time + rng.uniform(0, 0.1), tell)
 
     def _note(self, what: str) -> None:
         self.world.log.append(Happened(self.world.time, what))

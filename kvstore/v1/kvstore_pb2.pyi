@@ -2068,6 +2068,12 @@ class LinkUsage(_message.Message):
     BYTES_MOVED_FIELD_NUMBER: _builtins.int
     BLOCKS_UNDER_WAY_FIELD_NUMBER: _builtins.int
     SECONDS_FIELD_NUMBER: _builtins.int
+    TRANSFERS_QUEUED_FIELD_NUMBER: _builtins.int
+    BYTES_IN_FLIGHT_FIELD_NUMBER: _builtins.int
+    WAIT_SECONDS_FIELD_NUMBER: _builtins.int
+    BUSY_SECONDS_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    RATE_FIELD_NUMBER: _builtins.int
     source: Global___Tier.ValueType
     target: Global___Tier.ValueType
     transfers: _builtins.int
@@ -2078,6 +2084,20 @@ class LinkUsage(_message.Message):
     blocks_under_way: _builtins.int
     seconds: _builtins.float
     """From the start of a transfer, as the store saw it, to its end: waiting included."""
+    transfers_queued: _builtins.int
+    """Now, in the mover: transfers that have blocks left to begin, and bytes of all that
+    have not ended.
+    """
+    bytes_in_flight: _builtins.int
+    wait_seconds: _builtins.float
+    """Since the start: how long transfers waited for their first block, and how long the
+    link was at work, waits for its limit included.
+    """
+    busy_seconds: _builtins.float
+    @_builtins.property
+    def limit(self) -> Global___RateLimit: ...
+    @_builtins.property
+    def rate(self) -> Global___LinkRate: ...
     def __init__(
         self,
         *,
@@ -2090,14 +2110,78 @@ class LinkUsage(_message.Message):
         bytes_moved: _builtins.int = ...,
         blocks_under_way: _builtins.int = ...,
         seconds: _builtins.float = ...,
+        transfers_queued: _builtins.int = ...,
+        bytes_in_flight: _builtins.int = ...,
+        wait_seconds: _builtins.float = ...,
+        busy_seconds: _builtins.float = ...,
+        limit: Global___RateLimit | None = ...,
+        rate: Global___LinkRate | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["limit", b"limit", "rate", b"rate"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks_failed", b"blocks_failed", "blocks_moved", b"blocks_moved", "blocks_started", b"blocks_started", "blocks_under_way", b"blocks_under_way", "bytes_moved", b"bytes_moved", "seconds", b"seconds", "source", b"source", "target", b"target", "transfers", b"transfers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks_failed", b"blocks_failed", "blocks_moved", b"blocks_moved", "blocks_started", b"blocks_started", "blocks_under_way", b"blocks_under_way", "busy_seconds", b"busy_seconds", "bytes_in_flight", b"bytes_in_flight", "bytes_moved", b"bytes_moved", "limit", b"limit", "rate", b"rate", "seconds", b"seconds", "source", b"source", "target", b"target", "transfers", b"transfers", "transfers_queued", b"transfers_queued", "wait_seconds", b"wait_seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___LinkUsage: _TypeAlias = LinkUsage  # noqa: Y015
+
+@_typing.final
+class LinkRate(_message.Message):
+    """What a link can do, as measured: n bytes take fixed_seconds + n / bandwidth. 0: not known."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class ConcurrentEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.int
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.int = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    BANDWIDTH_BYTES_PER_SECOND_FIELD_NUMBER: _builtins.int
+    FIXED_SECONDS_FIELD_NUMBER: _builtins.int
+    SAMPLES_FIELD_NUMBER: _builtins.int
+    CONCURRENT_FIELD_NUMBER: _builtins.int
+    BOTH_WAYS_SHARE_FIELD_NUMBER: _builtins.int
+    bandwidth_bytes_per_second: _builtins.float
+    fixed_seconds: _builtins.float
+    samples: _builtins.int
+    """Measurements so far, those of earlier runs included."""
+    both_ways_share: _builtins.float
+    """What is left of the bandwidth while the opposite link moves as much."""
+    @_builtins.property
+    def concurrent(self) -> _containers.ScalarMap[_builtins.int, _builtins.float]:
+        """Bytes a second of so many transfers at once, all together."""
+
+    def __init__(
+        self,
+        *,
+        bandwidth_bytes_per_second: _builtins.float = ...,
+        fixed_seconds: _builtins.float = ...,
+        samples: _builtins.int = ...,
+        concurrent: _abc.Mapping[_builtins.int, _builtins.float] | None = ...,
+        both_ways_share: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bandwidth_bytes_per_second", b"bandwidth_bytes_per_second", "both_ways_share", b"both_ways_share", "concurrent", b"concurrent", "fixed_seconds", b"fixed_seconds", "samples", b"samples"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LinkRate: _TypeAlias = LinkRate  # noqa: Y015
 
 @_typing.final
 class StepUsage(_message.Message):
@@ -2218,3 +2302,160 @@ class Decision(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Decision: _TypeAlias = Decision  # noqa: Y015
+
+@_typing.final
+class UpdateLimitsRequest(_message.Message):
+    """--------------------------------------------------------------- operation"""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LIMITS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def limits(self) -> Global___Limits: ...
+    def __init__(
+        self,
+        *,
+        limits: Global___Limits | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["limits", b"limits"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["limits", b"limits"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UpdateLimitsRequest: _TypeAlias = UpdateLimitsRequest  # noqa: Y015
+
+@_typing.final
+class Limits(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class RatesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        @_builtins.property
+        def value(self) -> Global___RateLimit: ...
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: Global___RateLimit | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["value", b"value"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class HighWatermarkEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class LowWatermarkEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    RATES_FIELD_NUMBER: _builtins.int
+    HIGH_WATERMARK_FIELD_NUMBER: _builtins.int
+    LOW_WATERMARK_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def rates(self) -> _containers.MessageMap[_builtins.str, Global___RateLimit]:
+        """By link, of those that the service has: "gpu_to_cpu", "cpu_to_gpu", "cpu_to_disk",
+        "disk_to_cpu".
+        """
+
+    @_builtins.property
+    def high_watermark(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
+        """By tier, "gpu" or "cpu": pressure is HIGH from this share of its frames in use on, and
+        LOW again below the other.
+        """
+
+    @_builtins.property
+    def low_watermark(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]: ...
+    def __init__(
+        self,
+        *,
+        rates: _abc.Mapping[_builtins.str, Global___RateLimit] | None = ...,
+        high_watermark: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+        low_watermark: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["high_watermark", b"high_watermark", "low_watermark", b"low_watermark", "rates", b"rates"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Limits: _TypeAlias = Limits  # noqa: Y015
+
+@_typing.final
+class RateLimit(_message.Message):
+    """The most that a link moves in any second, to 5 %. A single block is never cut on its way
+    to or from the disk; one that is more than the limit gives in a second is paid for after.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BYTES_PER_SECOND_FIELD_NUMBER: _builtins.int
+    SHARE_FIELD_NUMBER: _builtins.int
+    UNLIMITED_FIELD_NUMBER: _builtins.int
+    EFFECTIVE_BYTES_PER_SECOND_FIELD_NUMBER: _builtins.int
+    bytes_per_second: _builtins.int
+    """At least 1."""
+    share: _builtins.float
+    """Of the link's measured bandwidth, above 0, at most 1: follows what is measured."""
+    unlimited: _builtins.bool
+    """true"""
+    effective_bytes_per_second: _builtins.int
+    """Output only: what it comes to now. 0: no limit, or a share of what is not known yet."""
+    def __init__(
+        self,
+        *,
+        bytes_per_second: _builtins.int = ...,
+        share: _builtins.float = ...,
+        unlimited: _builtins.bool = ...,
+        effective_bytes_per_second: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["bytes_per_second", b"bytes_per_second", "kind", b"kind", "share", b"share", "unlimited", b"unlimited"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_per_second", b"bytes_per_second", "effective_bytes_per_second", b"effective_bytes_per_second", "kind", b"kind", "share", b"share", "unlimited", b"unlimited"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["bytes_per_second", "share", "unlimited"]  # noqa: Y015
+    _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
+
+Global___RateLimit: _TypeAlias = RateLimit  # noqa: Y015

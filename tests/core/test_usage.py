@@ -1,15 +1,22 @@
 """What the store tells of itself: hits once a sequence, sequences by state, frames by what holds them."""
 
-from kvstore.core.effects import Admitted, SwapResult
+from kvstore.core.effects import SwapResult
 from kvstore.core.types import Activity, Outcome, SequenceState, SwapMode, Tier
 from kvstore.core.usage import TierUsage
 from tests.core.caller import Caller
 from tests.core.ops import activity, allocate, fork, free, swap_out
 from tests.core.world import World, keys_of, make_store, text
 
+Told = tuple[int, int, tuple[int, int, int]]
+
 
 def caller_of(**sizes: int) -> Caller:
     return Caller(World(make_store(**({"gpu_frames": 8, "cpu_frames": 8} | sizes))))
+
+
+def admitted(caller: Caller) -> list[Told]:
+    """Of the last event: sequence, blocks queried, and blocks found by tier."""
+    return [(each.sequence, each.blocks_queried, each.tier_blocks) for each in caller.effects.admitted]
 
 
 def gpu(caller: Caller) -> TierUsage:
@@ -24,40 +31,40 @@ def test_7_05_ten_retries_and_ten_preemptions_count_one_lookup() -> None:
     prompt = text(1, 13)
     caller.cache(prompt[:8])
     caller.allocate(2, 13)  # Four of six frames.
-    admitted: list[Admitted] = []
+    told: list[Told] = []
     for _ in range(10):
         assert caller.allocate(1, 13, keys_of(prompt)).outcome is Outcome.LATER
-        admitted += caller.effects.admitted
-    assert admitted == []
+        told += admitted(caller)
+    assert told == []
     caller.step(free(2))
     assert caller.allocate(1, 13, keys_of(prompt)).tier_tokens == (8, 0, 0)
-    admitted += caller.effects.admitted
+    told += admitted(caller)
     for _ in range(10):
         caller.one(SwapResult, swap_out(1, 0, SwapMode.DROP))
-        admitted += caller.effects.admitted
+        told += admitted(caller)
         assert caller.allocate(1, 13).outcome is Outcome.OK
-        admitted += caller.effects.admitted
-    assert admitted == [Admitted(sequence=1, blocks_queried=3, tier_blocks=(2, 0, 0))]
+        told += admitted(caller)
+    assert told == [(1, 3, (2, 0, 0))]
 
 
 def test_7_06_what_is_found_by_a_second_look_is_more_and_counts_no_more() -> None:
     caller = caller_of(gpu_frames=12)
     prompt = text(1, 13)
     assert caller.allocate(1, 13, keys_of(prompt)).cached_tokens == 0
-    assert caller.effects.admitted == (Admitted(sequence=1, blocks_queried=3),)
+    assert admitted(caller) == [(1, 3, (0, 0, 0))]
     caller.one(SwapResult, swap_out(1, 0, SwapMode.DROP))
     caller.cache(prompt, sequence=2)
     assert caller.allocate(1, 13).cached_tokens == 12
-    assert caller.effects.admitted == ()
+    assert admitted(caller) == []
 
 
 def test_a_retried_step_admits_nobody_again() -> None:
     caller = caller_of()
     caller.allocate(1, 9, keys_of(text(1, 8)))
-    assert len(caller.effects.admitted) == 1
+    assert len(admitted(caller)) == 1
     caller.step_number -= 1
     assert caller.allocate(1, 9, keys_of(text(1, 8))).outcome is Outcome.OK
-    assert caller.effects.admitted == ()
+    assert admitted(caller) == []
 
 
 def test_a_forked_child_has_looked_for_nothing() -> None:
@@ -65,7 +72,7 @@ def test_a_forked_child_has_looked_for_nothing() -> None:
     caller.allocate(1, 8)
     caller.step(fork(1, 2), swap_out(2, 0, SwapMode.DROP))
     assert caller.allocate(2, 8).outcome is Outcome.OK
-    assert caller.effects.admitted == ()
+    assert admitted(caller) == []
 
 
 def test_hits_are_told_by_the_tier_of_the_best_copy() -> None:
@@ -76,8 +83,7 @@ def test_hits_are_told_by_the_tier_of_the_best_copy() -> None:
     caller.allocate(2, 32)  # All of the GPU: what was cached is below it now.
     caller.step(free(2))
     assert caller.allocate(3, 13, keys_of(prompt)).tier_tokens == (0, 12, 0)
-    [admitted] = caller.effects.admitted
-    assert admitted == Admitted(sequence=3, blocks_queried=3, tier_blocks=(0, 3, 0))
+    assert admitted(caller) == [(3, 3, (0, 3, 0))]
 
 
 # ----------------------------------------------------------------------------- sequences
@@ -98,7 +104,7 @@ def test_sequences_are_told_by_state_and_their_moves_are_counted() -> None:
     caller.world.drain()
     # No room is left below.
     assert caller.swap_out(3, 8).state is SequenceState.DROPPED
-    assert caller.one(SwapResult, swap_out(4, 8, SwapMode.DROP))
+    caller.one(SwapResult, swap_out(4, 8, SwapMode.DROP))
     usage = caller.world.store.usage().sequences
     assert (usage.swapped, usage.dropped, usage.resident) == (2, 3, 0)
     assert (usage.swaps_out, usage.drops, usage.drops_for_room, usage.reliefs) == (2, 2, 1, 0)

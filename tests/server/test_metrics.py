@@ -33,6 +33,7 @@ from tests.server.harness import (
     until,
 )
 from tests.server.scraping import Samples, parse, scrape
+from tools.metrics import render
 
 LAYOUT = Layout(block_tokens=4, block_bytes=4096, ranks=2, fingerprint=b"f" * 32)
 # Always as they are from the start on.
@@ -319,3 +320,16 @@ def test_names_and_labels_are_in_the_habit_of_the_field() -> None:
         assert (metric.kind == "counter") == metric.name.endswith("_total")
         assert set(metric.labels) <= {"tier", "link", "state", "kind", "reason", "version", "epoch"}
     assert len({metric.name for metric in METRICS}) == len(METRICS)
+
+
+# -------------------------------------------------------------------------------- the page
+
+PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
+
+
+def test_the_page_names_all_metrics_and_none_that_there_are_not() -> None:
+    text = PAGE.read_text()
+    assert render(text) == text, "run `python tools/metrics.py`"
+    names = {metric.name for metric in METRICS}
+    names |= {f"{metric.name}_bucket" for metric in METRICS if metric.kind == "histogram"}
+    assert set(re.findall(r"\bkvstore_[a-z_]+", text)) <= names

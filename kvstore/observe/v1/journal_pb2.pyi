@@ -368,6 +368,9 @@ class Event(_message.Message):
     GET_SEQUENCE_FIELD_NUMBER: _builtins.int
     WATCH_FIELD_NUMBER: _builtins.int
     DRAIN_FIELD_NUMBER: _builtins.int
+    FRAMES_RETURNED_FIELD_NUMBER: _builtins.int
+    BLOCKS_LOST_FIELD_NUMBER: _builtins.int
+    SET_LIMITS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def attach(self) -> Global___Attach: ...
     @_builtins.property
@@ -396,6 +399,12 @@ class Event(_message.Message):
     def watch(self) -> Global___Watch: ...
     @_builtins.property
     def drain(self) -> Global___Drain: ...
+    @_builtins.property
+    def frames_returned(self) -> Global___FramesReturned: ...
+    @_builtins.property
+    def blocks_lost(self) -> Global___BlocksLost: ...
+    @_builtins.property
+    def set_limits(self) -> Global___SetLimits: ...
     def __init__(
         self,
         *,
@@ -413,12 +422,15 @@ class Event(_message.Message):
         get_sequence: Global___GetSequence | None = ...,
         watch: Global___Watch | None = ...,
         drain: Global___Drain | None = ...,
+        frames_returned: Global___FramesReturned | None = ...,
+        blocks_lost: Global___BlocksLost | None = ...,
+        set_limits: Global___SetLimits | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["attach", b"attach", "blocks_found", b"blocks_found", "detach", b"detach", "drain", b"drain", "get_sequence", b"get_sequence", "keep_alive", b"keep_alive", "kind", b"kind", "lookup", b"lookup", "single", b"single", "step", b"step", "tether_opened", b"tether_opened", "tethers_closed", b"tethers_closed", "tick", b"tick", "transfer_ended", b"transfer_ended", "watch", b"watch"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["attach", b"attach", "blocks_found", b"blocks_found", "blocks_lost", b"blocks_lost", "detach", b"detach", "drain", b"drain", "frames_returned", b"frames_returned", "get_sequence", b"get_sequence", "keep_alive", b"keep_alive", "kind", b"kind", "lookup", b"lookup", "set_limits", b"set_limits", "single", b"single", "step", b"step", "tether_opened", b"tether_opened", "tethers_closed", b"tethers_closed", "tick", b"tick", "transfer_ended", b"transfer_ended", "watch", b"watch"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attach", b"attach", "blocks_found", b"blocks_found", "detach", b"detach", "drain", b"drain", "get_sequence", b"get_sequence", "keep_alive", b"keep_alive", "kind", b"kind", "lookup", b"lookup", "single", b"single", "step", b"step", "tether_opened", b"tether_opened", "tethers_closed", b"tethers_closed", "tick", b"tick", "transfer_ended", b"transfer_ended", "watch", b"watch"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attach", b"attach", "blocks_found", b"blocks_found", "blocks_lost", b"blocks_lost", "detach", b"detach", "drain", b"drain", "frames_returned", b"frames_returned", "get_sequence", b"get_sequence", "keep_alive", b"keep_alive", "kind", b"kind", "lookup", b"lookup", "set_limits", b"set_limits", "single", b"single", "step", b"step", "tether_opened", b"tether_opened", "tethers_closed", b"tethers_closed", "tick", b"tick", "transfer_ended", b"transfer_ended", "watch", b"watch"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["attach", "keep_alive", "detach", "step", "single", "lookup", "tick", "tether_opened", "tethers_closed", "transfer_ended", "blocks_found", "get_sequence", "watch", "drain"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["attach", "keep_alive", "detach", "step", "single", "lookup", "tick", "tether_opened", "tethers_closed", "transfer_ended", "blocks_found", "get_sequence", "watch", "drain", "frames_returned", "blocks_lost", "set_limits"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -712,6 +724,54 @@ class TetherOpened(_message.Message):
 Global___TetherOpened: _TypeAlias = TetherOpened  # noqa: Y015
 
 @_typing.final
+class SetLimits(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TIME_FIELD_NUMBER: _builtins.int
+    WATERMARKS_FIELD_NUMBER: _builtins.int
+    time: _builtins.float
+    @_builtins.property
+    def watermarks(self) -> _containers.RepeatedCompositeFieldContainer[Global___Watermarks]: ...
+    def __init__(
+        self,
+        *,
+        time: _builtins.float = ...,
+        watermarks: _abc.Iterable[Global___Watermarks] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["time", b"time", "watermarks", b"watermarks"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetLimits: _TypeAlias = SetLimits  # noqa: Y015
+
+@_typing.final
+class Watermarks(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TIER_FIELD_NUMBER: _builtins.int
+    HIGH_FIELD_NUMBER: _builtins.int
+    LOW_FIELD_NUMBER: _builtins.int
+    tier: _builtins.int
+    high: _builtins.float
+    low: _builtins.float
+    def __init__(
+        self,
+        *,
+        tier: _builtins.int = ...,
+        high: _builtins.float = ...,
+        low: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["high", b"high", "low", b"low", "tier", b"tier"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Watermarks: _TypeAlias = Watermarks  # noqa: Y015
+
+@_typing.final
 class TethersClosed(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -740,24 +800,77 @@ class TransferEnded(_message.Message):
     TIME_FIELD_NUMBER: _builtins.int
     TRANSFER_FIELD_NUMBER: _builtins.int
     FAILED_FIELD_NUMBER: _builtins.int
+    LATE_FIELD_NUMBER: _builtins.int
     time: _builtins.float
     transfer: _builtins.int
     @_builtins.property
     def failed(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def late(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     def __init__(
         self,
         *,
         time: _builtins.float = ...,
         transfer: _builtins.int = ...,
         failed: _abc.Iterable[_builtins.int] | None = ...,
+        late: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["failed", b"failed", "time", b"time", "transfer", b"transfer"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["failed", b"failed", "late", b"late", "time", b"time", "transfer", b"transfer"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TransferEnded: _TypeAlias = TransferEnded  # noqa: Y015
+
+@_typing.final
+class FramesReturned(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TIME_FIELD_NUMBER: _builtins.int
+    TRANSFER_FIELD_NUMBER: _builtins.int
+    POSITIONS_FIELD_NUMBER: _builtins.int
+    time: _builtins.float
+    transfer: _builtins.int
+    @_builtins.property
+    def positions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        time: _builtins.float = ...,
+        transfer: _builtins.int = ...,
+        positions: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["positions", b"positions", "time", b"time", "transfer", b"transfer"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FramesReturned: _TypeAlias = FramesReturned  # noqa: Y015
+
+@_typing.final
+class BlocksLost(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TIME_FIELD_NUMBER: _builtins.int
+    KEYS_FIELD_NUMBER: _builtins.int
+    time: _builtins.float
+    @_builtins.property
+    def keys(self) -> _containers.RepeatedCompositeFieldContainer[Global___StoredKey]: ...
+    def __init__(
+        self,
+        *,
+        time: _builtins.float = ...,
+        keys: _abc.Iterable[Global___StoredKey] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["keys", b"keys", "time", b"time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BlocksLost: _TypeAlias = BlocksLost  # noqa: Y015
 
 @_typing.final
 class BlocksFound(_message.Message):
@@ -1920,9 +2033,11 @@ class Transfer(_message.Message):
     SOURCE_FRAMES_FIELD_NUMBER: _builtins.int
     TARGET_FRAMES_FIELD_NUMBER: _builtins.int
     KEYS_FIELD_NUMBER: _builtins.int
+    URGENCY_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     source: _builtins.int
     target: _builtins.int
+    urgency: _builtins.int
     @_builtins.property
     def source_frames(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
@@ -1938,10 +2053,11 @@ class Transfer(_message.Message):
         source_frames: _abc.Iterable[_builtins.int] | None = ...,
         target_frames: _abc.Iterable[_builtins.int] | None = ...,
         keys: _abc.Iterable[Global___StoredKey] | None = ...,
+        urgency: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "keys", b"keys", "source", b"source", "source_frames", b"source_frames", "target", b"target", "target_frames", b"target_frames"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "keys", b"keys", "source", b"source", "source_frames", b"source_frames", "target", b"target", "target_frames", b"target_frames", "urgency", b"urgency"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
