@@ -21,10 +21,23 @@ from numpy.typing import NDArray
 from kvstore.core.errors import check
 from kvstore.core.types import CPU, DISK, GPU, BlockKey, Rows, Tier
 
-__all__ = ["NO_FRAME", "NO_ROW", "NO_ROWS", "NO_TABLE", "Blocks", "Rows", "as_table", "concat", "none_of"]
+__all__ = [
+    "NO_FRAME",
+    "NO_OWNER",
+    "NO_ROW",
+    "NO_ROWS",
+    "NO_TABLE",
+    "Blocks",
+    "Rows",
+    "as_table",
+    "concat",
+    "none_of",
+]
 
 NO_ROW = -1
 NO_FRAME = -1
+# Of blocks that were found on disk and no session names.
+NO_OWNER = 0
 NO_ROWS: Rows = np.empty(0, np.intp)
 
 ONE, ONE_PIN = np.int32(1), np.int16(1)
@@ -132,6 +145,12 @@ class Blocks:
         self._seen[rows[::-1]] = order[::-1]
         first = self._seen[rows] == order
         return rows if np.count_nonzero(first) == rows.size else rows[first]
+
+    def name_owner(self, rows: Rows, owner: int) -> None:
+        """A session has these indexed blocks in its chain. What nobody had before is its own from now on."""
+        owned = self.owner[rows]
+        self.owner[rows[owned == NO_OWNER]] = owner
+        self.shared[rows[(owned != NO_OWNER) & (owned != owner)]] = True
 
     # Each of these takes rows that may repeat; a plain `table[rows] += 1` would count them once.
 

@@ -63,6 +63,11 @@ class StoreConfig:
             )
 
     @property
+    def session_keys_max(self) -> int:
+        """Keys that all sessions together may name: so many that each block in any tier could be two's."""
+        return 2 * (self.gpu_frames + self.cpu_frames + self.disk_frames)
+
+    @property
     def cpu_frames_reserved(self) -> int:
         """CPU frames kept for passage between disk and GPU: 2 %, at least 16, at most half."""
         if not self.disk_frames:

@@ -217,6 +217,8 @@ class Granting:
             owners = np.repeat([request.sequence.owner for request in requests], counts)
         blocks.reused[rows] = True
         blocks.unwanted[rows] = False
+        if self._config.disk_frames:
+            self._memory.recency.note(rows)
         others = blocks.owner[rows] != owners
         if np.count_nonzero(others):
             blocks.shared[rows[others]] = True

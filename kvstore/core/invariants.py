@@ -25,6 +25,7 @@ def check_invariants(store: Store) -> None:
     _check_index(store)
     _check_copies(store)
     _check_sequences(store)
+    _check_sessions(store)
     _check_eviction_order(store)
 
 
@@ -149,6 +150,14 @@ def _check_sequences(store: Store) -> None:
             case SequenceState.SWAPPING_OUT:
                 check(bool(sequence.waits) or not sequence.begun, "a sequence leaves and waits for nothing")
     check(not (waiting.keys() - set(_sequences(store))), "a sequence that is gone waits")
+
+
+def _check_sessions(store: Store) -> None:
+    sessions = store.sessions
+    kept = [session for name in sessions.names() if (session := sessions.find(*name)) is not None]
+    check(all(session.keys for session in kept), "a session has no block")
+    check(sum(len(session.keys) for session in kept) == sessions.key_count, "keys are counted wrong")
+    check(sessions.key_count <= store.config.session_keys_max, "sessions name too many keys")
 
 
 def _check_eviction_order(store: Store) -> None:

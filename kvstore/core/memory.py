@@ -8,6 +8,7 @@ from kvstore.core.errors import check
 from kvstore.core.pool import FramePool
 from kvstore.core.ports import EvictionPolicy
 from kvstore.core.prefix import PrefixIndex, domain_parts
+from kvstore.core.recency import Recency
 from kvstore.core.room import Room
 from kvstore.core.types import CPU, DISK, GPU, BlockKey, DomainId, Rows, StoredKey, Tier, WriterId
 
@@ -29,6 +30,7 @@ class Memory:
         self.eviction = eviction
         eviction.begin(self.blocks.capacity)
         self.room = Room(self.blocks, self.pools, self.prefix, eviction)
+        self.recency = Recency(self.blocks)
         self.blocks_evicted = [0 for _ in Tier]
         # Whether copies from the GPU down find no room, so that waiting for them is of no use.
         self.copies_stalled = False
@@ -201,6 +203,8 @@ class Memory:
         """These were used just now; tails first, so that a child goes before its parent."""
         if not rows.size:
             return
+        if DISK in self._below:
+            self.recency.note(rows)
         for tier in (GPU, *self._below):
             valid = self.blocks.valid[tier][rows]
             self.eviction.touch(tier, rows if np.count_nonzero(valid) == rows.size else rows[valid])

@@ -14,7 +14,9 @@ from kvstore.core.committing import Committing
 from kvstore.core.config import StoreConfig
 from kvstore.core.effects import (
     Answer,
+    BlocksUsed,
     DiskDelete,
+    DiskNote,
     Done,
     Effects,
     KeepAliveAnswer,
@@ -54,10 +56,11 @@ from kvstore.core.pressure import PressureGauge
 from kvstore.core.reporting import report_usage
 from kvstore.core.restoring import restore_blocks
 from kvstore.core.sequences import Sequence
+from kvstore.core.sessions import Sessions
 from kvstore.core.settling import Settling
 from kvstore.core.steps import Steps
 from kvstore.core.swaps import Swaps
-from kvstore.core.types import RESIDENT, RUNNING, EngineId, Revision, StepNumber, Tier
+from kvstore.core.types import RESIDENT, RUNNING, EngineId, Revision, StepNumber, StoredKey, Tier
 from kvstore.core.usage import Usage
 
 __all__ = ["Store"]
@@ -74,7 +77,8 @@ class Store:
         self.admission = Admission(config, self.memory)
         self.leaving = Leaving(config, self.memory, self.swaps, swap_policy)
         committing = Committing(config, self.memory)
-        settling = Settling(config, self.memory, self.links, self.swaps, committing)
+        self.sessions = Sessions(config, self.memory)
+        settling = Settling(config, self.memory, self.links, self.swaps, committing, self.sessions)
         freeing = Freeing(self.memory, self.swaps, self.admission, self.leaving, settling)
         self.membership = Membership(config, freeing, settling)
         granting = Granting(config, self.memory, self.swaps, self.admission, self.leaving)
@@ -95,6 +99,8 @@ class Store:
         self.revision = Revision(0)
         # Engines with news, in the order of the news; reset by each event.
         self._woken: dict[EngineId, None] = {}
+        # What the disk is to be told with the next effects.
+        self._used: tuple[StoredKey, ...] = ()
 
     def handle(self, event: Event) -> Effects:
         """Applies one event. Raises `KVStoreError`, nothing changed, or `CheckFailed`: a bug."""
@@ -111,7 +117,13 @@ class Store:
             transfers=transfers,
             deletes=(DiskDelete(keys=tuple(deleted)),) if deleted else (),
             wake=tuple(self._woken),
+            notes=self._notes() if self._used or self.sessions.has_notes else (),
         )
+
+    def _notes(self) -> tuple[DiskNote, ...]:
+        used, self._used = self._used, ()
+        uses = (BlocksUsed(keys=used),) if used else ()
+        return (*self.sessions.notes(), *uses)
 
     def usage(self) -> Usage:
         """What there is and who holds it. Changes nothing."""
@@ -231,11 +243,15 @@ class Store:
         for engine in self.membership.tick(event.time):
             self._woken[engine.id] = None
         self.links.resume()
+        if self.config.disk_frames:
+            used = self.memory.recency.next(event.time).tolist()
+            self._used = tuple([self.memory.stored_key(row) for row in used])
         self._watch_pressure(event.time)
 
     def _restore(self, event: BlocksFound) -> None:
         check(not self.membership.engines, "blocks were found after an engine had attached")
         restore_blocks(self.memory, event.blocks)
+        self.sessions.restore(event.sessions)
 
     # ------------------------------------------------------------------------------ news
 

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from kvstore.core.effects import DiskDelete, Effects, Transfer
+from kvstore.core.effects import DiskDelete, DiskNote, Effects, Transfer
 from kvstore.core.events import BlocksFound, Event, Tick, TransferEnded
 from kvstore.core.invariants import check_invariants
 from kvstore.core.store import Store
@@ -40,7 +40,7 @@ class Carrier(Protocol):
     """Decides when and how well what the store has started is done."""
 
     def carry(self, world: "World", moving: Moving) -> None: ...
-    def delete(self, world: "World", delete: DiskDelete) -> None: ...
+    def tell_disk(self, world: "World", told: DiskDelete | DiskNote) -> None: ...
     def before_write(self, world: "World", moving: Moving) -> None: ...
 
 
@@ -59,11 +59,11 @@ class ByHand:
         if self._random.random() < 0.5:
             world.move(moving)
 
-    def delete(self, world: "World", delete: DiskDelete) -> None:
-        world.shadow.disk.delete(delete)
+    def tell_disk(self, world: "World", told: DiskDelete | DiskNote) -> None:
+        world.shadow.disk.take(told)
 
     def before_write(self, world: "World", moving: Moving) -> None:
-        """Deletes have reached the disk already."""
+        """What was told has reached the disk already."""
 
 
 class World:
@@ -94,8 +94,8 @@ class World:
         self.log.append(record)
         self.events += 1
         effects = record.effects = self.store.handle(event)
-        for delete in effects.deletes:
-            self.carrier.delete(self, delete)
+        for told in (*effects.deletes, *effects.notes):
+            self.carrier.tell_disk(self, told)
         for transfer in effects.transfers:
             self._check_unused(transfer)
             moving = Moving(transfer)
@@ -120,7 +120,8 @@ class World:
         self.pending.clear()
         self.shadow.lose_memory()
         self.store = store
-        self.handle(BlocksFound(time=self.time, blocks=self.shadow.disk.find()))
+        disk = self.shadow.disk
+        self.handle(BlocksFound(time=self.time, blocks=disk.find(), sessions=disk.sessions()))
         self.tick(0.0)
 
     # ------------------------------------------------------------------------ transfers
