@@ -34,6 +34,8 @@ class StoreConfig:
     tokens_max: int = 1 << 24
     transfer_blocks_max: int = 32
     transfers_per_link_max: int = 2
+    # Blocks, and sessions, that a Forget takes out at once: some milliseconds, in which no step is answered.
+    forget_lot_blocks: int = 1_024
 
     def __post_init__(self) -> None:
         for name, low in (("block_tokens", 1), ("gpu_frames", 1), ("cpu_frames", 0), ("disk_frames", 0)):

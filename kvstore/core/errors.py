@@ -10,6 +10,7 @@
       TenantRefused         TENANT
       LayoutMismatch        LAYOUT_MISMATCH
       TooManyEngines        TOO_MANY_ENGINES
+      TooManyForgets        TOO_MANY_FORGETS
       PoolQuarantined       POOL_QUARANTINED
       PoolUnavailable       POOL_UNAVAILABLE
       ConfigInvalid         CONFIG_INVALID
@@ -40,6 +41,7 @@ __all__ = [
     "StepMixed",
     "TenantRefused",
     "TooManyEngines",
+    "TooManyForgets",
     "check",
 ]
 
@@ -97,6 +99,10 @@ class LayoutMismatch(KVStoreError):
 
 class TooManyEngines(KVStoreError):
     reason = "TOO_MANY_ENGINES"
+
+
+class TooManyForgets(KVStoreError):
+    reason = "TOO_MANY_FORGETS"
 
 
 class PoolQuarantined(KVStoreError):

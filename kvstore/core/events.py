@@ -13,6 +13,7 @@ from kvstore.core.types import (
     BlockKey,
     Direction,
     EngineId,
+    ForgetId,
     NamespaceId,
     Retention,
     Revision,
@@ -21,6 +22,8 @@ from kvstore.core.types import (
     StoredKey,
     StoredSession,
     SwapMode,
+    SyncId,
+    Tier,
     TransferId,
     WriterId,
 )
@@ -31,14 +34,19 @@ __all__ = [
     "BlocksFound",
     "Commit",
     "Detach",
+    "DiskSynced",
     "EndSession",
     "Event",
+    "Forget",
+    "ForgetOn",
     "Fork",
     "Free",
     "Grow",
     "KeepAlive",
     "Lookup",
     "Operation",
+    "Prefetch",
+    "Retain",
     "Single",
     "Step",
     "Swap",
@@ -179,6 +187,55 @@ class Lookup(Struct, frozen=True, kw_only=True, gc=False):
     tenant: str = ""
 
 
+class Prefetch(Struct, frozen=True, kw_only=True, gc=False):
+    """Starts to bring up what is cached of a prompt, or of a session's chain: to `target`, CPU or GPU."""
+
+    time: float
+    engine: EngineId
+    block_keys: tuple[BlockKey, ...] = ()
+    session: str = ""
+    target: Tier = Tier.CPU
+    tenant: str = ""
+
+
+class Retain(Struct, frozen=True, kw_only=True, gc=False):
+    """Keeps what is cached of a prompt, or of the chain of a session, longer than other cache, for a time."""
+
+    time: float
+    engine: EngineId
+    ttl_seconds: float
+    block_keys: tuple[BlockKey, ...] = ()
+    session: str = ""
+    priority: int = 0
+    tenant: str = ""
+
+
+# ------------------------------------------------------------------------ calls of operators
+
+
+class Forget(Struct, frozen=True, kw_only=True, gc=False):
+    """Takes out of every tier what a session, a tenant, a namespace or writers have left; all that is named
+    counts, and of what is not (no text, 0, nothing) all.
+
+    Of a session, the blocks that nobody else uses; with `whole_chain` all of its chain, and with them
+    all that hangs on these.
+    """
+
+    time: float
+    session: str = ""
+    tenant: str = ""
+    namespace: NamespaceId = NamespaceId(0)
+    writers: tuple[WriterId, ...] = ()
+    whole_chain: bool = False
+
+
+class ForgetOn(Struct, frozen=True, kw_only=True, gc=False):
+    """The next lot of a Forget that is not done."""
+
+    time: float
+    forget: ForgetId
+
+
 # ------------------------------------------------------------- what the shell sees happen
 
 
@@ -211,6 +268,14 @@ class TransferEnded(Struct, frozen=True, kw_only=True, gc=False):
     failed: tuple[int, ...] = ()
 
 
+class DiskSynced(Struct, frozen=True, kw_only=True, gc=False):
+    """The one end of a `DiskSync`. `failed`: the disk could not delete something, and tries again."""
+
+    time: float
+    sync: SyncId
+    failed: bool = False
+
+
 class BlocksFound(Struct, frozen=True, kw_only=True, gc=False):
     """What the disk holds at start, each block after its parent, the least recent chains first.
 
@@ -230,9 +295,14 @@ Event = (
     | Step
     | Single
     | Lookup
+    | Prefetch
+    | Retain
+    | Forget
+    | ForgetOn
     | Tick
     | TetherOpened
     | TethersClosed
     | TransferEnded
+    | DiskSynced
     | BlocksFound
 )

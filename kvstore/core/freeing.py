@@ -81,7 +81,7 @@ class Freeing:
                 keys=tuple(sequence.keys[: sequence.committed]),
             )
             for sequence in gone
-            if sequence.session and sequence.committed
+            if sequence.session and sequence.committed and not sequence.forgotten
         )
 
     # --------------------------------------------------------------- engines that are gone

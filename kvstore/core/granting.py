@@ -195,6 +195,11 @@ class Granting:
             held, sequence = len(request.held), request.sequence
             sequence.committed, sequence.filled_tokens = held, held * self._config.block_tokens
             sequence.found_tokens = (0, 0, 0)
+        for request in requests:
+            # Of a swapped one a Forget may have taken a part.
+            sequence = request.sequence
+            kept = sequence.filled_tokens // self._config.block_tokens
+            sequence.committed = min(sequence.committed, kept)
         hits = [request for request in beginning if request.held]
         if hits:
             self._note_hits(hits)

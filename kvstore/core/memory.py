@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from kvstore.core.blocks import NO_FRAME, NO_ROW, NO_ROWS, Blocks
+from kvstore.core.blocks import NO_FRAME, NO_OWNER, NO_ROW, NO_ROWS, Blocks
 from kvstore.core.config import StoreConfig
 from kvstore.core.errors import check
 from kvstore.core.pool import FramePool
@@ -223,11 +223,15 @@ class Memory:
     def forget(self, rows: Rows) -> Rows:
         """Takes blocks out of the index, with all that hang on them; copies go unless in use."""
         doomed = self.prefix.with_descendants(rows)
-        self.prefix.remove(doomed)
-        for tier in Tier:
-            self.eviction.forget(tier, doomed)
+        self.take_out(doomed)
         self.collect(doomed)
         return doomed
+
+    def take_out(self, rows: Rows) -> None:
+        """The same of blocks that nothing hangs on; what follows from it is still to be drawn (`collect`)."""
+        self.prefix.remove(rows)
+        for tier in Tier:
+            self.eviction.forget(tier, rows)
 
     def discard(self, rows: Rows) -> None:
         """Takes out of every tier what of these indexed blocks nobody uses, tails first. What a
@@ -271,4 +275,6 @@ class Memory:
             key=blocks.key[row],
             parent=BlockKey(b"") if parent == NO_ROW else blocks.key[parent],
             writer=WriterId(int(blocks.writer[row])),
+            # A lone sequence's number means nothing to a later run.
+            owner=max(NO_OWNER, int(blocks.owner[row])),
         )

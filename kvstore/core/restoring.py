@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from kvstore.core.blocks import NO_OWNER, NO_ROW
+from kvstore.core.blocks import NO_ROW
 from kvstore.core.errors import check
 from kvstore.core.memory import Memory
 from kvstore.core.prefix import domain_id
@@ -84,7 +84,7 @@ def _restore_runs(memory: Memory, rows: Rows, found: Sequence[StoredKey], runs: 
     parents[runs] = above
     blocks.depth[rows] = _depths(blocks.capacity, rows, runs, parents)
     blocks.domain[rows] = np.repeat(np.array(domains, np.int64), np.diff(runs, append=rows.size))
-    blocks.owner[rows] = NO_OWNER
+    blocks.owner[rows] = [block.owner for block in found]
     prefix.set_parents(rows, parents)
 
 

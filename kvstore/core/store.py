@@ -17,6 +17,7 @@ from kvstore.core.effects import (
     BlocksUsed,
     DiskDelete,
     DiskNote,
+    DiskSync,
     Done,
     Effects,
     KeepAliveAnswer,
@@ -32,7 +33,10 @@ from kvstore.core.events import (
     Attach,
     BlocksFound,
     Detach,
+    DiskSynced,
     Event,
+    Forget,
+    ForgetOn,
     KeepAlive,
     Lookup,
     Single,
@@ -42,6 +46,7 @@ from kvstore.core.events import (
     Tick,
     TransferEnded,
 )
+from kvstore.core.forgetting import Forgetting
 from kvstore.core.freeing import Freeing
 from kvstore.core.granting import Granting
 from kvstore.core.growing import Growing
@@ -81,6 +86,8 @@ class Store:
         settling = Settling(config, self.memory, self.links, self.swaps, committing, self.sessions)
         freeing = Freeing(self.memory, self.swaps, self.admission, self.leaving, settling)
         self.membership = Membership(config, freeing, settling)
+        engines = self.membership.engines.values
+        self.forgetting = Forgetting(config, self.memory, self.swaps, self.sessions, engines)
         granting = Granting(config, self.memory, self.swaps, self.admission, self.leaving)
         growing = Growing(config, self.memory, self.admission, self.leaving)
         self._answering = Answering(self.memory)
@@ -118,7 +125,12 @@ class Store:
             deletes=(DiskDelete(keys=tuple(deleted)),) if deleted else (),
             wake=tuple(self._woken),
             notes=self._notes() if self._used or self.sessions.has_notes else (),
+            syncs=self._syncs() if self.forgetting.syncs else (),
         )
+
+    def _syncs(self) -> tuple[DiskSync, ...]:
+        syncs, self.forgetting.syncs = self.forgetting.syncs, []
+        return tuple(syncs)
 
     def _notes(self) -> tuple[DiskNote, ...]:
         used, self._used = self._used, ()
@@ -150,6 +162,10 @@ class Store:
                 return self.membership.attach(event)
             case Lookup():
                 return self._lookup(event)
+            case Forget():
+                return self.forgetting.begin(event)
+            case ForgetOn():
+                return self.forgetting.go_on(event.forget, event.time)
             case Detach():
                 self.membership.detach(event.engine)
             case Tick():
@@ -161,6 +177,10 @@ class Store:
             case TransferEnded():
                 self.swaps.end(self.links.end(event.transfer, event.failed))
                 self.memory.room_was_made = True
+                if not self.forgetting.is_idle:
+                    self.forgetting.transfer_ended(event.time)
+            case DiskSynced():
+                self.forgetting.synced(event)
             case BlocksFound():
                 self._restore(event)
         return Done()
@@ -243,6 +263,8 @@ class Store:
         for engine in self.membership.tick(event.time):
             self._woken[engine.id] = None
         self.links.resume()
+        if not self.forgetting.is_idle:
+            self.forgetting.tick(event.time)
         if self.config.disk_frames:
             used = self.memory.recency.next(event.time).tolist()
             self._used = tuple([self.memory.stored_key(row) for row in used])

@@ -34,6 +34,7 @@ class SimConfig:
     disk_frames: int = 0
     transfer_blocks_max: int = 32
     transfers_per_link_max: int = 2
+    forget_lot_blocks: int = 4
     drop_tokens_max: int = 8
     block_bytes: int = 1 << 20
     links: Mapping[tuple[Tier, Tier], LinkSpeed]
@@ -51,6 +52,8 @@ class SimConfig:
     pause_share: float = 0.002
     disk_full_share: float = 0.01
     flip_share: float = 0.02
+    # Turns by which a session, a tenant, a namespace or what an engine has written is forgotten.
+    forget_share: float = 0.01
     # Turns after which it is looked whether room that was promised comes.
     audit_share: float = 0.02
     # Engines that make unary calls instead of steps.
@@ -78,6 +81,7 @@ def draw_config(seed: int, **given: object) -> SimConfig:
         "disk_frames": disk,
         "transfer_blocks_max": rng.choice([1, 2, 4, 32]),
         "transfers_per_link_max": rng.choice([1, 2, 4]),
+        "forget_lot_blocks": rng.choice([1, 2, 5, 100]),
         "drop_tokens_max": rng.choice([0, 4, 8, 12]),
         "links": _draw_links(rng),
         "fail_share": rng.choice([0.0, 0.02, 0.1, 0.3]),
@@ -91,6 +95,7 @@ def draw_config(seed: int, **given: object) -> SimConfig:
         "disk_full_share": rng.choice([0.0, 0.01, 0.03]),
         "flip_share": rng.choice([0.0, 0.02, 0.1]),
         "single_share": rng.choice([0.0, 0.2, 0.5]),
+        "forget_share": rng.choice([0.0, 0.005, 0.03]),
     }
     config = SimConfig(seed=seed, **drawn)
     return replace(config, **given)  # type: ignore[arg-type]  # checked by name above

@@ -5,7 +5,7 @@ from collections import deque
 from dataclasses import dataclass
 from functools import partial
 
-from kvstore.core.effects import BlocksUsed, DiskDelete, DiskNote
+from kvstore.core.effects import BlocksUsed, DiskDelete, DiskNote, DiskSync
 from kvstore.core.types import Tier
 from kvstore.sim.clock import Clock
 from kvstore.sim.config import LinkSpeed, SimConfig
@@ -77,6 +77,21 @@ class TimedLinks:
             self._take_until(world, self._told_before)
         if self.faults and world.time < self.disk_full_until:
             moving.failed = {(0, place) for place in range(len(moving.transfer.keys))}
+
+    def sync(self, world: World, sync: DiskSync) -> None:
+        """What was told by now is durable then, or some of it is not yet."""
+        rng = random.Random(f"{self._config.seed} {world.time!r} {sync.sync}")
+        failed = self.faults and (rng.random() < self._config.fail_share or world.time < self.disk_full_until)
+        later = world.time + rng.uniform(0, 20) * self._config.links[Tier.CPU, Tier.DISK].latency
+        told, store = self._told[-1] if self._told else None, world.store
+
+        def end() -> None:
+            if told is not None and not failed:
+                self._take_until(world, told)
+            if world.store is store and sync.sync in world.syncs:
+                world.end_sync(sync.sync, failed=failed)
+
+        self._clock.at(later, end)
 
     def crash(self, world: World, rng: random.Random) -> None:
         """The service is killed: of what was on its way to disk some has arrived, in order."""

@@ -10,11 +10,11 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from kvstore.core.effects import DiskDelete, DiskNote, Effects, Transfer
-from kvstore.core.events import BlocksFound, Event, Tick, TransferEnded
+from kvstore.core.effects import DiskDelete, DiskNote, DiskSync, Effects, Transfer
+from kvstore.core.events import BlocksFound, DiskSynced, Event, Tick, TransferEnded
 from kvstore.core.invariants import check_invariants
 from kvstore.core.store import Store
-from kvstore.core.types import StoredKey, Tier
+from kvstore.core.types import StoredKey, SyncId, Tier
 from kvstore.sim.records import Executed, Handled, Log, Moved
 from kvstore.sim.shadow import Failed, Shadow, Version
 from kvstore.sim.texts import BLOCK_TOKENS, Content, stored_keys
@@ -42,6 +42,7 @@ class Carrier(Protocol):
     def carry(self, world: "World", moving: Moving) -> None: ...
     def tell_disk(self, world: "World", told: DiskDelete | DiskNote) -> None: ...
     def before_write(self, world: "World", moving: Moving) -> None: ...
+    def sync(self, world: "World", sync: DiskSync) -> None: ...
 
 
 class ByHand:
@@ -65,6 +66,9 @@ class ByHand:
     def before_write(self, world: "World", moving: Moving) -> None:
         """What was told has reached the disk already."""
 
+    def sync(self, world: "World", sync: DiskSync) -> None:
+        """It is to be ended by hand: `end_sync`."""
+
 
 class World:
     """One store, the bytes behind it and its clock, driven by a seed."""
@@ -83,6 +87,8 @@ class World:
         self.shadow = Shadow(rank_count)
         self.time = 100.0
         self.under_way: list[Moving] = []
+        # Questions to the disk whose answer has still to come.
+        self.syncs: list[SyncId] = []
         # Work that engines have sent to their GPU stream and that has not run yet, by engine.
         self.pending: dict[int, list[tuple[int, Work]]] = {}
         self.log: Log = []
@@ -96,6 +102,9 @@ class World:
         effects = record.effects = self.store.handle(event)
         for told in (*effects.deletes, *effects.notes):
             self.carrier.tell_disk(self, told)
+        for sync in effects.syncs:
+            self.syncs.append(sync.sync)
+            self.carrier.sync(self, sync)
         for transfer in effects.transfers:
             self._check_unused(transfer)
             moving = Moving(transfer)
@@ -117,6 +126,8 @@ class World:
     def restart(self, store: Store) -> None:
         """The service was killed and starts again: of all there was only what lies on disk is left."""
         self.under_way.clear()
+        self.syncs.clear()
+        self.shadow.origins.crash()
         self.pending.clear()
         self.shadow.lose_memory()
         self.store = store
@@ -171,12 +182,21 @@ class World:
     def end_one(self) -> None:
         self.end(self.random.choice(self.under_way))
 
+    def end_sync(self, sync: SyncId | None = None, *, failed: bool = False) -> Effects:
+        """The disk has what was told before: the oldest question, unless another is named."""
+        sync = self.syncs[0] if sync is None else sync
+        self.syncs.remove(sync)
+        return self.handle(DiskSynced(time=self.time, sync=sync, failed=failed))
+
     def drain(self) -> None:
         """All that is under way ends, and what follows from it."""
         for _ in range(100_000):
-            if not self.under_way:
+            if self.under_way:
+                self.end_one()
+            elif self.syncs:
+                self.end_sync()
+            else:
                 return
-            self.end_one()
         raise Wrong("transfers go on and on")
 
     def moving(self, source: Tier, target: Tier) -> list[Moving]:
