@@ -30,6 +30,7 @@ SHARES = {
     "low_watermark": 0.25,
     "cpu_high_watermark": 0.625,
     "cpu_low_watermark": 0.125,
+    "background_wait_seconds": 0.5,
     "default_tenant": "é",
 }
 
