@@ -23,6 +23,7 @@ from kvstore.core.types import (
     SyncId,
     Tier,
     TransferId,
+    Urgency,
 )
 
 __all__ = [
@@ -255,7 +256,7 @@ class Transfer(Struct, frozen=True, kw_only=True, gc=False):
     The frames of both sides are pinned until `TransferEnded`. `keys` names the blocks where
     one side is the disk and is empty otherwise. A write to disk succeeds or fails whole, in one
     transaction, parents first; a read or a copy may fail for single blocks. A block that is read
-    counts as good only when its checksum is right.
+    counts as good only when its checksum is right. `urgency`: which of those that wait for a link goes first.
     """
 
     id: TransferId
@@ -264,6 +265,7 @@ class Transfer(Struct, frozen=True, kw_only=True, gc=False):
     source_frames: tuple[Frame, ...]
     target_frames: tuple[Frame, ...]
     keys: tuple[StoredKey, ...] = ()
+    urgency: Urgency = Urgency.ASKED
 
 
 class DiskDelete(Struct, frozen=True, kw_only=True, gc=False):

@@ -32,6 +32,7 @@ __all__ = [
     "Allocate",
     "Attach",
     "BlocksFound",
+    "BlocksLost",
     "Commit",
     "Detach",
     "DiskSynced",
@@ -40,6 +41,7 @@ __all__ = [
     "Forget",
     "ForgetOn",
     "Fork",
+    "FramesReturned",
     "Free",
     "Grow",
     "KeepAlive",
@@ -261,11 +263,32 @@ class TethersClosed(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class TransferEnded(Struct, frozen=True, kw_only=True, gc=False):
-    """The one end of a `Transfer`. `failed` holds positions in the transfer's blocks."""
+    """The one end of a `Transfer`. `failed` holds positions in the transfer's blocks.
+
+    `late` are those of them that were not read in time: the device may still write into their target
+    frames, which stay taken until `FramesReturned` names them. Nothing says that such a block is bad.
+    """
 
     time: float
     transfer: TransferId
     failed: tuple[int, ...] = ()
+    late: tuple[int, ...] = ()
+
+
+class FramesReturned(Struct, frozen=True, kw_only=True, gc=False):
+    """Reads that were late have ended: nothing writes into the target frames at these positions of
+    the transfer any more. Each is named once."""
+
+    time: float
+    transfer: TransferId
+    positions: tuple[int, ...]
+
+
+class BlocksLost(Struct, frozen=True, kw_only=True, gc=False):
+    """The disk has found these blocks bad by itself, and has dropped them."""
+
+    time: float
+    keys: tuple[StoredKey, ...]
 
 
 class DiskSynced(Struct, frozen=True, kw_only=True, gc=False):
@@ -304,5 +327,7 @@ Event = (
     | TethersClosed
     | TransferEnded
     | DiskSynced
+    | FramesReturned
     | BlocksFound
+    | BlocksLost
 )

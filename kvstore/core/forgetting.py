@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 from msgspec import Struct, field
+from numpy.typing import NDArray
 
 from kvstore.core.blocks import NO_FRAME, NO_ROW, NO_ROWS, Rows
 from kvstore.core.checking import check_tenant
@@ -41,6 +42,7 @@ __all__ = ["Forgetting"]
 FORGETS_MAX = 16
 # A disk that can't delete is asked again so much later.
 RETRY_SECONDS = 1.0
+NO_GENERATIONS = np.empty(0, np.uint32)
 # Sorted by their two lower bytes as long as these say all: eight times as fast.
 SHORT = 1 << 16
 
@@ -74,6 +76,8 @@ class _Job(Struct, eq=False):
     id: ForgetId
     scope: _Scope
     rows: Rows = NO_ROWS
+    # What a row's number meant when it was taken in: by the time of its lot it may mean another block.
+    generations: NDArray[np.uint32] = NO_GENERATIONS
     place: int = 0
     sessions: list[tuple[DomainId, str]] = field(default_factory=list)
     # Blocks that are taken out, but a transfer from or to the disk still touches them.
@@ -205,17 +209,23 @@ class Forgetting:
         depth = blocks.depth[rows]
         # Tails first. Whatever hangs on a block is deeper, and among them or gone.
         order = np.argsort(depth.astype(np.uint16) if depth.max(initial=0) < SHORT else depth, kind="stable")
-        left = job.rows[job.place :]
+        left = self._still_there(job, slice(job.place, None))
         job.rows, job.place = (rows[order[::-1]] if not left.size else self._merge(left, rows)), 0
+        job.generations = blocks.generation[job.rows]
         found = [name for name in self._sessions.names() if scope.covers_session(*name)]
         job.sessions = found
         job.sync = None
 
     def _merge(self, left: Rows, rows: Rows) -> Rows:
-        blocks = self._memory.blocks
-        both = np.union1d(left[blocks.indexed[left] & blocks.barred[left]], rows)
-        order: Rows = both[np.argsort(-blocks.depth[both], kind="stable")]
+        both = np.union1d(left, rows)
+        order: Rows = both[np.argsort(-self._memory.blocks.depth[both], kind="stable")]
         return order
+
+    def _still_there(self, job: _Job, part: slice) -> Rows:
+        """Of these those that have not been evicted meanwhile."""
+        rows, blocks = job.rows[part], self._memory.blocks
+        there: Rows = rows[blocks.indexed[rows] & (blocks.generation[rows] == job.generations[part])]
+        return there
 
     def _silence(self, engine: Engine, scope: _Scope) -> None:
         """What sequences in scope have not published yet, and will compute from now on, stays their own."""
@@ -298,10 +308,8 @@ class Forgetting:
             self._sessions.end(*name)
         del job.sessions[:lot]
         blocks = self._memory.blocks
-        rows = job.rows[job.place : job.place + lot]
-        job.place += rows.size
-        # Some may have been evicted meanwhile, and their rows may mean other blocks.
-        rows = rows[blocks.indexed[rows] & blocks.barred[rows]]
+        rows = self._still_there(job, slice(job.place, job.place + lot))
+        job.place += lot
         self._memory.take_out(rows)
         job.forgotten += rows.size
         # A sequence that waits for a block must not come to see it; what was its own before, it may.
@@ -316,7 +324,8 @@ class Forgetting:
         blocks = self._memory.blocks
         if not self._config.disk_frames or not rows.size:
             return NO_ROWS
-        rows = rows[blocks.barred[rows] & (blocks.frame[DISK][rows] != NO_FRAME)]
+        gone = blocks.barred[rows] & ~blocks.indexed[rows]
+        rows = rows[gone & (blocks.frame[DISK][rows] != NO_FRAME)]
         held = blocks.pins[DISK][rows] > 0
         claimed = rows[~held & (blocks.claims[rows] > 0)]
         if claimed.size:

@@ -6,7 +6,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from kvstore.core.admission import Admission, Request, Urgency
+from kvstore.core.admission import Admission, Precedence, Request
 from kvstore.core.blocks import concat, none_of
 from kvstore.core.config import StoreConfig
 from kvstore.core.engines import Engine
@@ -86,7 +86,7 @@ class Granting:
             # Frames that the engine knew are not these.
             asked.known_blocks = 0
             sequence.token_count = max(sequence.token_count, tokens)
-            asked.request = self._plan_prefix(engine, sequence, Urgency.NEW)
+            asked.request = self._plan_prefix(engine, sequence, Precedence.NEW)
         elif sequence.state is SWAPPING_IN and tokens <= sequence.token_count:
             asked.outcome = OK
         return asked
@@ -103,9 +103,9 @@ class Granting:
         elif sequence.state is SWAPPED:
             room = blocks_for_tokens(sequence.token_count, self._config.block_tokens)
             fresh = room - len(sequence.rows)
-            asked.request = Request(sequence, Urgency.RETURN, held=sequence.rows, fresh=fresh)
+            asked.request = Request(sequence, Precedence.RETURN, held=sequence.rows, fresh=fresh)
         else:
-            asked.request = self._plan_prefix(engine, sequence, Urgency.RETURN)
+            asked.request = self._plan_prefix(engine, sequence, Precedence.RETURN)
         return asked
 
     def _create(self, engine: Engine, operation: Allocate) -> Sequence:
@@ -133,9 +133,9 @@ class Granting:
         fresh = blocks_for_tokens(token_count, size) - len(sequence.rows)
         if sequence.forked:
             fresh = max(fresh, 0) + 1
-        return Request(sequence, Urgency.GROW, fresh=fresh) if fresh > 0 else None
+        return Request(sequence, Precedence.GROW, fresh=fresh) if fresh > 0 else None
 
-    def _plan_prefix(self, engine: Engine, sequence: Sequence, urgency: Urgency) -> Request:
+    def _plan_prefix(self, engine: Engine, sequence: Sequence, precedence: Precedence) -> Request:
         """The cached prefix and new blocks behind it. At least one token is always computed."""
         size = self._config.block_tokens
         usable = (sequence.token_count - 1) // size
@@ -145,7 +145,9 @@ class Granting:
         def find() -> "array[int]":
             return self._memory.prefix.find_prefix(sequence.domain, keys, pending)
 
-        request = Request(sequence, urgency, fresh=blocks_for_tokens(sequence.token_count, size), find=find)
+        request = Request(
+            sequence, precedence, fresh=blocks_for_tokens(sequence.token_count, size), find=find
+        )
         request.look_again()
         return request
 
@@ -181,7 +183,7 @@ class Granting:
             if self._leaving.idle:
                 self._leaving.idle.pop(sequence, None)
             if request:
-                if request.urgency is Urgency.GROW:
+                if request.precedence is Precedence.GROW:
                     self._grow(each, sequence, request.granted, tails)
                 else:
                     arriving.append(request)

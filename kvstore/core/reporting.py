@@ -7,7 +7,7 @@ from kvstore.core.membership import Membership
 from kvstore.core.memory import Memory
 from kvstore.core.pressure import PressureGauge
 from kvstore.core.types import GPU, Pressure, Revision, Tier
-from kvstore.core.usage import EngineUsage, TierUsage, Usage
+from kvstore.core.usage import EngineUsage, LaneUsage, TierUsage, Usage
 
 __all__ = ["report_usage"]
 
@@ -32,7 +32,17 @@ def report_usage(
         _tier_usage(memory, links, tier, gauge.pressure[tier], sum(held.values()) if tier is GPU else 0)
         for tier in Tier
     )
-    return Usage(revision=revision, tiers=tiers, engines=engines)
+    lanes = tuple(
+        LaneUsage(
+            source=source,
+            target=target,
+            urgency=urgency,
+            blocks_waiting=len(lane.rows),
+            transfers_under_way=lane.under_way,
+        )
+        for ((source, target), urgency), lane in links.lanes.items()
+    )
+    return Usage(revision=revision, tiers=tiers, engines=engines, lanes=lanes)
 
 
 def _tier_usage(memory: Memory, links: Links, tier: Tier, pressure: Pressure, quarantined: int) -> TierUsage:
@@ -46,8 +56,10 @@ def _tier_usage(memory: Memory, links: Links, tier: Tier, pressure: Pressure, qu
         frames_cached=int(np.count_nonzero(blocks.valid[tier][rows] & ~referred)),
         frames_pinned=int(np.count_nonzero(blocks.pins[tier][rows])),
         frames_quarantined=quarantined,
+        frames_late=pool.withheld_count,
         pressure=pressure,
         blocks_moved_in=links.blocks_moved_in[tier],
         blocks_failed=links.blocks_failed[tier],
         blocks_evicted=memory.blocks_evicted[tier],
+        blocks_shed=memory.blocks_shed[tier],
     )

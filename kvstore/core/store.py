@@ -26,17 +26,20 @@ from kvstore.core.effects import (
     PressureChanged,
     SequenceMoved,
     StepAnswer,
+    Transfer,
 )
 from kvstore.core.engines import Engine
 from kvstore.core.errors import StepChanged, StepGap, StepMixed, check
 from kvstore.core.events import (
     Attach,
     BlocksFound,
+    BlocksLost,
     Detach,
     DiskSynced,
     Event,
     Forget,
     ForgetOn,
+    FramesReturned,
     KeepAlive,
     Lookup,
     Single,
@@ -67,6 +70,7 @@ from kvstore.core.steps import Steps
 from kvstore.core.swaps import Swaps
 from kvstore.core.types import RESIDENT, RUNNING, EngineId, Revision, StepNumber, StoredKey, Tier
 from kvstore.core.usage import Usage
+from kvstore.core.writing import Writing
 
 __all__ = ["Store"]
 
@@ -77,9 +81,10 @@ class Store:
     def __init__(self, config: StoreConfig, eviction: EvictionPolicy, swap_policy: SwapPolicy) -> None:
         self.config = config
         self.memory = Memory(config, eviction)
-        self.links = Links(config, self.memory)
-        self.swaps = Swaps(config, self.memory, self.links, self._sequence_moved)
         self.admission = Admission(config, self.memory)
+        self.links = Links(config, self.memory, self.admission.is_waiting)
+        self._writing = Writing(config, self.memory, self.links)
+        self.swaps = Swaps(config, self.memory, self.links, self._sequence_moved)
         self.leaving = Leaving(config, self.memory, self.swaps, swap_policy)
         committing = Committing(config, self.memory)
         self.sessions = Sessions(config, self.memory)
@@ -117,7 +122,7 @@ class Store:
         if self.memory.room_was_made:
             # Who waits for frames may find some now: no news, but a reason to ask again.
             self._woken.update(self.admission.engines_waiting())
-        transfers = tuple(self.links.start())
+        transfers = tuple(self._start_transfers(event.time))
         deleted, self.memory.deleted = self.memory.deleted, []
         return Effects(
             answer=answer,
@@ -136,6 +141,15 @@ class Store:
         used, self._used = self._used, ()
         uses = (BlocksUsed(keys=used),) if used else ()
         return (*self.sessions.notes(), *uses)
+
+    def _start_transfers(self, time: float) -> list[Transfer]:
+        """What can't even be begun fails at once, and makes room for others."""
+        started = self.links.start(time)
+        while (refused := self.links.take_refused()).size:
+            self.swaps.refuse(refused)
+            self._woken.update(self.admission.engines_waiting())
+            started += self.links.start(time)
+        return started
 
     def usage(self) -> Usage:
         """What there is and who holds it. Changes nothing."""
@@ -175,12 +189,17 @@ class Store:
             case TethersClosed():
                 self.membership.close_tethers(event.engine)
             case TransferEnded():
-                self.swaps.end(self.links.end(event.transfer, event.failed))
+                self.swaps.end(self.links.end(event.transfer, event.failed, event.late))
                 self.memory.room_was_made = True
                 if not self.forgetting.is_idle:
                     self.forgetting.transfer_ended(event.time)
             case DiskSynced():
                 self.forgetting.synced(event)
+            case FramesReturned():
+                self.links.return_frames(event.transfer, event.positions)
+                self.memory.room_was_made = True
+            case BlocksLost():
+                self.swaps.lose_on_disk(event.keys)
             case BlocksFound():
                 self._restore(event)
         return Done()
@@ -268,6 +287,7 @@ class Store:
         if self.config.disk_frames:
             used = self.memory.recency.next(event.time).tolist()
             self._used = tuple([self.memory.stored_key(row) for row in used])
+        self._writing.look(event.time)
         self._watch_pressure(event.time)
 
     def _restore(self, event: BlocksFound) -> None:

@@ -54,6 +54,9 @@ class SimConfig:
     flip_share: float = 0.02
     # Turns by which a session, a tenant, a namespace or what an engine has written is forgotten.
     forget_share: float = 0.01
+    # Turns after which the disk looks for such bits by itself, and reads of which blocks come late.
+    scrub_share: float = 0.01
+    late_share: float = 0.02
     # Turns after which it is looked whether room that was promised comes.
     audit_share: float = 0.02
     # Engines that make unary calls instead of steps.
@@ -81,7 +84,6 @@ def draw_config(seed: int, **given: object) -> SimConfig:
         "disk_frames": disk,
         "transfer_blocks_max": rng.choice([1, 2, 4, 32]),
         "transfers_per_link_max": rng.choice([1, 2, 4]),
-        "forget_lot_blocks": rng.choice([1, 2, 5, 100]),
         "drop_tokens_max": rng.choice([0, 4, 8, 12]),
         "links": _draw_links(rng),
         "fail_share": rng.choice([0.0, 0.02, 0.1, 0.3]),
@@ -95,7 +97,10 @@ def draw_config(seed: int, **given: object) -> SimConfig:
         "disk_full_share": rng.choice([0.0, 0.01, 0.03]),
         "flip_share": rng.choice([0.0, 0.02, 0.1]),
         "single_share": rng.choice([0.0, 0.2, 0.5]),
+        "scrub_share": rng.choice([0.0, 0.01, 0.05]),
+        "late_share": rng.choice([0.0, 0.02, 0.1, 0.3]),
         "forget_share": rng.choice([0.0, 0.005, 0.03]),
+        "forget_lot_blocks": rng.choice([1, 2, 5, 100]),
     }
     config = SimConfig(seed=seed, **drawn)
     return replace(config, **given)  # type: ignore[arg-type]  # checked by name above

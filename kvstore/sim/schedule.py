@@ -24,6 +24,7 @@ class Kind(Enum):
     DISK_FULL = "the disk is full for a while"
     FLIP = "a bit on disk changes"
     FORGET = "something is forgotten"
+    SCRUB = "the disk looks for changed bits"
     AUDIT = "promised room is looked for"
 
 
@@ -50,6 +51,7 @@ def draw_schedule(config: SimConfig, turns: int, start: float) -> list[Stimulus]
         (Kind.PAUSE, config.pause_share),
         (Kind.DISK_FULL, config.disk_full_share),
         (Kind.FLIP, config.flip_share),
+        (Kind.SCRUB, config.scrub_share),
         (Kind.AUDIT, config.audit_share),
         (Kind.FORGET, config.forget_share),
     ]

@@ -7,16 +7,23 @@ import pytest
 
 from kvstore.core.effects import ForgetAnswer, KeepAliveAnswer, SwapResult
 from kvstore.core.errors import CheckFailed, FieldInvalid, TenantRefused, TooManyForgets
-from kvstore.core.events import Forget, ForgetOn
-from kvstore.core.types import ForgetId, NamespaceId, SequenceState, Tier, WriterId
+from kvstore.core.events import EndSession, Forget, ForgetOn
+from kvstore.core.prefix import domain_id
+from kvstore.core.types import ForgetId, NamespaceId, SequenceId, SequenceState, TenantId, Tier, WriterId
 from tests.core.caller import Caller, moves
 from tests.core.ops import commit, fork, free, swap_in, swap_out
 from tests.core.world import World, keys_of, make_store, text
 
+DOMAIN = domain_id(NamespaceId(1), TenantId(1))
+
 
 def make_world(disk_frames: int = 32, lot: int = 100, cpu_frames: int = 16, gpu_frames: int = 16) -> World:
     store = make_store(
-        gpu_frames=gpu_frames, cpu_frames=cpu_frames, disk_frames=disk_frames, forget_lot_blocks=lot
+        gpu_frames=gpu_frames,
+        cpu_frames=cpu_frames,
+        disk_frames=disk_frames,
+        forget_lot_blocks=lot,
+        transfers_per_link_max=1,
     )
     return World(store)
 
@@ -40,12 +47,19 @@ def turn(caller: Caller, sequence: int, tokens: tuple[int, ...], session: str = 
 
 
 def restart(world: World, number: int = 9, namespace: int = 1) -> Caller:
-    world.restart(make_store(gpu_frames=16, cpu_frames=16, disk_frames=32))
+    world.restart(make_store(gpu_frames=16, cpu_frames=16, disk_frames=32, transfers_per_link_max=1))
     return Caller(world, number, namespace=namespace)
 
 
 def cached(caller: Caller, tokens: tuple[int, ...], tenant: str = "") -> int:
     return caller.lookup(keys_of(tokens), tenant).blocks_cached
+
+
+def hold_up_reads(world: World, caller: Caller) -> None:
+    """Another is being read, and the link takes one at a time."""
+    assert world.store.config.transfers_per_link_max == 1
+    caller.allocate(8, 5, keys_of(text(8, 4)))
+    assert world.moving(Tier.DISK, Tier.CPU)
 
 
 # ------------------------------------------------------------------------------------ what
@@ -300,11 +314,11 @@ def test_who_waits_for_what_is_forgotten_computes_it(moved: str) -> None:
     world = make_world()
     caller = Caller(world)
     turn(caller, 1, text(1, 16))
+    turn(caller, 8, text(8, 4), session="other")
     world.drain()
     caller = restart(world)
     if moved == "not yet":
-        # Two others stand before it.
-        world.store.links._queues[Tier.DISK, Tier.CPU].under_way = 2
+        hold_up_reads(world, caller)
     result = caller.allocate(1, 17, keys_of(text(1, 16)), session="chat")
     assert (result.state, result.cached_tokens) == (SequenceState.SWAPPING_IN, 16)
     if moved in ("read", "being loaded"):
@@ -314,17 +328,15 @@ def test_who_waits_for_what_is_forgotten_computes_it(moved: str) -> None:
     news = caller.keep_alive()
     assert isinstance(news, KeepAliveAnswer)
     assert [(each.state, each.valid_tokens) for each in moves(news.notices)] == [(SequenceState.RESIDENT, 0)]
-    if moved == "not yet":
-        world.store.links._queues[Tier.DISK, Tier.CPU].under_way = 0
-    world.tick()
     world.drain()
     assert go_on(world, answer).done
-    assert len(world.shadow.disk) == 0
+    assert [name[2] for name in world.shadow.disk] == [*keys_of(text(8, 4))]
     caller.write(caller.table(1), text(1, 17))
     caller.read(caller.table(1), text(1, 17))
-    caller.step(free(1))
-    caller.step()
-    assert world.free_frames() == (16, 16, 32)
+    caller.step(free(1, *([8] if moved == "not yet" else [])))
+    caller.step(EndSession(session="other"))
+    # Of the other's block, which two have used, the cache is left.
+    assert world.free_frames() == ((15, 15, 31) if moved == "not yet" else (16, 16, 32))
 
 
 def swapped_with_a_copy_on_disk(world: World, caller: Caller) -> None:
@@ -385,16 +397,19 @@ def test_who_comes_back_and_waits_for_the_disk_loses_what_lies_there() -> None:
     world = make_world()
     caller = Caller(world)
     swapped_with_a_copy_on_disk(world, caller)
-    leave(world, Tier.CPU, caller.sequence(2).claimed[:4].tolist())
-    leave(world, Tier.GPU, caller.sequence(2).claimed[:4].tolist())
-    world.store.links._queues[Tier.DISK, Tier.CPU].under_way = 2
+    caller.cache(text(8, 4), sequence=3, session="other")
+    world.drain()
+    other = world.store.memory.prefix.find(DOMAIN, *keys_of(text(8, 4)))
+    for tier in (Tier.CPU, Tier.GPU):
+        leave(world, tier, caller.sequence(2).claimed[:4].tolist())
+        leave(world, tier, [int(other or 0)])
+    hold_up_reads(world, caller)
     assert caller.swap_in(2).valid_tokens == 20
     forget(world, session="chat")
-    assert len(world.shadow.disk) == 0
-    world.store.links._queues[Tier.DISK, Tier.CPU].under_way = 0
+    assert len(world.shadow.disk) == 1
     world.drain()
-    (news,) = moves(caller.keep_alive().notices)
-    assert (news.state, news.valid_tokens) == (SequenceState.RESIDENT, 0)
+    news = {each.sequence: each for each in moves(caller.keep_alive().notices)}
+    assert (news[SequenceId(2)].state, news[SequenceId(2)].valid_tokens) == (SequenceState.RESIDENT, 0)
 
 
 @pytest.mark.parametrize("cancelled", [False, True])

@@ -127,6 +127,10 @@ class StoreConfig(_message.Message):
     TRANSFER_BLOCKS_MAX_FIELD_NUMBER: _builtins.int
     TRANSFERS_PER_LINK_MAX_FIELD_NUMBER: _builtins.int
     FORGET_LOT_BLOCKS_FIELD_NUMBER: _builtins.int
+    QUEUE_BLOCKS_MAX_FIELD_NUMBER: _builtins.int
+    CPU_HIGH_WATERMARK_FIELD_NUMBER: _builtins.int
+    CPU_LOW_WATERMARK_FIELD_NUMBER: _builtins.int
+    BACKGROUND_WAIT_SECONDS_FIELD_NUMBER: _builtins.int
     block_tokens: _builtins.int
     gpu_frames: _builtins.int
     cpu_frames: _builtins.int
@@ -142,6 +146,10 @@ class StoreConfig(_message.Message):
     transfer_blocks_max: _builtins.int
     transfers_per_link_max: _builtins.int
     forget_lot_blocks: _builtins.int
+    queue_blocks_max: _builtins.int
+    cpu_high_watermark: _builtins.float
+    cpu_low_watermark: _builtins.float
+    background_wait_seconds: _builtins.float
     @_builtins.property
     def tenants(self) -> _containers.RepeatedCompositeFieldContainer[Global___Tenant]: ...
     def __init__(
@@ -163,10 +171,14 @@ class StoreConfig(_message.Message):
         transfer_blocks_max: _builtins.int = ...,
         transfers_per_link_max: _builtins.int = ...,
         forget_lot_blocks: _builtins.int = ...,
+        queue_blocks_max: _builtins.int = ...,
+        cpu_high_watermark: _builtins.float = ...,
+        cpu_low_watermark: _builtins.float = ...,
+        background_wait_seconds: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_tokens", b"block_tokens", "cpu_frames", b"cpu_frames", "default_tenant", b"default_tenant", "disk_frames", b"disk_frames", "engines_max", b"engines_max", "forget_lot_blocks", b"forget_lot_blocks", "gpu_frames", b"gpu_frames", "high_watermark", b"high_watermark", "lease_seconds_max", b"lease_seconds_max", "low_watermark", b"low_watermark", "operations_max", b"operations_max", "sequences_max", b"sequences_max", "tenants", b"tenants", "tokens_max", b"tokens_max", "transfer_blocks_max", b"transfer_blocks_max", "transfers_per_link_max", b"transfers_per_link_max"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["background_wait_seconds", b"background_wait_seconds", "block_tokens", b"block_tokens", "cpu_frames", b"cpu_frames", "cpu_high_watermark", b"cpu_high_watermark", "cpu_low_watermark", b"cpu_low_watermark", "default_tenant", b"default_tenant", "disk_frames", b"disk_frames", "engines_max", b"engines_max", "forget_lot_blocks", b"forget_lot_blocks", "gpu_frames", b"gpu_frames", "high_watermark", b"high_watermark", "lease_seconds_max", b"lease_seconds_max", "low_watermark", b"low_watermark", "operations_max", b"operations_max", "queue_blocks_max", b"queue_blocks_max", "sequences_max", b"sequences_max", "tenants", b"tenants", "tokens_max", b"tokens_max", "transfer_blocks_max", b"transfer_blocks_max", "transfers_per_link_max", b"transfers_per_link_max"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -373,6 +385,8 @@ class Event(_message.Message):
     FORGET_FIELD_NUMBER: _builtins.int
     FORGET_ON_FIELD_NUMBER: _builtins.int
     DISK_SYNCED_FIELD_NUMBER: _builtins.int
+    FRAMES_RETURNED_FIELD_NUMBER: _builtins.int
+    BLOCKS_LOST_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def attach(self) -> Global___Attach: ...
     @_builtins.property
@@ -405,6 +419,10 @@ class Event(_message.Message):
     def forget_on(self) -> Global___ForgetOn: ...
     @_builtins.property
     def disk_synced(self) -> Global___DiskSynced: ...
+    @_builtins.property
+    def frames_returned(self) -> Global___FramesReturned: ...
+    @_builtins.property
+    def blocks_lost(self) -> Global___BlocksLost: ...
     def __init__(
         self,
         *,
@@ -424,12 +442,14 @@ class Event(_message.Message):
         forget: Global___Forget | None = ...,
         forget_on: Global___ForgetOn | None = ...,
         disk_synced: Global___DiskSynced | None = ...,
+        frames_returned: Global___FramesReturned | None = ...,
+        blocks_lost: Global___BlocksLost | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["attach", b"attach", "blocks_found", b"blocks_found", "detach", b"detach", "disk_synced", b"disk_synced", "forget", b"forget", "forget_on", b"forget_on", "keep_alive", b"keep_alive", "kind", b"kind", "lookup", b"lookup", "prefetch", b"prefetch", "retain", b"retain", "single", b"single", "step", b"step", "tether_opened", b"tether_opened", "tethers_closed", b"tethers_closed", "tick", b"tick", "transfer_ended", b"transfer_ended"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["attach", b"attach", "blocks_found", b"blocks_found", "blocks_lost", b"blocks_lost", "detach", b"detach", "disk_synced", b"disk_synced", "forget", b"forget", "forget_on", b"forget_on", "frames_returned", b"frames_returned", "keep_alive", b"keep_alive", "kind", b"kind", "lookup", b"lookup", "prefetch", b"prefetch", "retain", b"retain", "single", b"single", "step", b"step", "tether_opened", b"tether_opened", "tethers_closed", b"tethers_closed", "tick", b"tick", "transfer_ended", b"transfer_ended"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attach", b"attach", "blocks_found", b"blocks_found", "detach", b"detach", "disk_synced", b"disk_synced", "forget", b"forget", "forget_on", b"forget_on", "keep_alive", b"keep_alive", "kind", b"kind", "lookup", b"lookup", "prefetch", b"prefetch", "retain", b"retain", "single", b"single", "step", b"step", "tether_opened", b"tether_opened", "tethers_closed", b"tethers_closed", "tick", b"tick", "transfer_ended", b"transfer_ended"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attach", b"attach", "blocks_found", b"blocks_found", "blocks_lost", b"blocks_lost", "detach", b"detach", "disk_synced", b"disk_synced", "forget", b"forget", "forget_on", b"forget_on", "frames_returned", b"frames_returned", "keep_alive", b"keep_alive", "kind", b"kind", "lookup", b"lookup", "prefetch", b"prefetch", "retain", b"retain", "single", b"single", "step", b"step", "tether_opened", b"tether_opened", "tethers_closed", b"tethers_closed", "tick", b"tick", "transfer_ended", b"transfer_ended"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["attach", "keep_alive", "detach", "step", "single", "lookup", "tick", "tether_opened", "tethers_closed", "transfer_ended", "blocks_found", "prefetch", "retain", "forget", "forget_on", "disk_synced"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["attach", "keep_alive", "detach", "step", "single", "lookup", "tick", "tether_opened", "tethers_closed", "transfer_ended", "blocks_found", "prefetch", "retain", "forget", "forget_on", "disk_synced", "frames_returned", "blocks_lost"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -837,24 +857,77 @@ class TransferEnded(_message.Message):
     TIME_FIELD_NUMBER: _builtins.int
     TRANSFER_FIELD_NUMBER: _builtins.int
     FAILED_FIELD_NUMBER: _builtins.int
+    LATE_FIELD_NUMBER: _builtins.int
     time: _builtins.float
     transfer: _builtins.int
     @_builtins.property
     def failed(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def late(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     def __init__(
         self,
         *,
         time: _builtins.float = ...,
         transfer: _builtins.int = ...,
         failed: _abc.Iterable[_builtins.int] | None = ...,
+        late: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["failed", b"failed", "time", b"time", "transfer", b"transfer"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["failed", b"failed", "late", b"late", "time", b"time", "transfer", b"transfer"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TransferEnded: _TypeAlias = TransferEnded  # noqa: Y015
+
+@_typing.final
+class FramesReturned(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TIME_FIELD_NUMBER: _builtins.int
+    TRANSFER_FIELD_NUMBER: _builtins.int
+    POSITIONS_FIELD_NUMBER: _builtins.int
+    time: _builtins.float
+    transfer: _builtins.int
+    @_builtins.property
+    def positions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        time: _builtins.float = ...,
+        transfer: _builtins.int = ...,
+        positions: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["positions", b"positions", "time", b"time", "transfer", b"transfer"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FramesReturned: _TypeAlias = FramesReturned  # noqa: Y015
+
+@_typing.final
+class BlocksLost(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TIME_FIELD_NUMBER: _builtins.int
+    KEYS_FIELD_NUMBER: _builtins.int
+    time: _builtins.float
+    @_builtins.property
+    def keys(self) -> _containers.RepeatedCompositeFieldContainer[Global___StoredKey]: ...
+    def __init__(
+        self,
+        *,
+        time: _builtins.float = ...,
+        keys: _abc.Iterable[Global___StoredKey] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["keys", b"keys", "time", b"time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BlocksLost: _TypeAlias = BlocksLost  # noqa: Y015
 
 @_typing.final
 class BlocksFound(_message.Message):
@@ -1911,9 +1984,11 @@ class Transfer(_message.Message):
     SOURCE_FRAMES_FIELD_NUMBER: _builtins.int
     TARGET_FRAMES_FIELD_NUMBER: _builtins.int
     KEYS_FIELD_NUMBER: _builtins.int
+    URGENCY_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     source: _builtins.int
     target: _builtins.int
+    urgency: _builtins.int
     @_builtins.property
     def source_frames(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
@@ -1929,10 +2004,11 @@ class Transfer(_message.Message):
         source_frames: _abc.Iterable[_builtins.int] | None = ...,
         target_frames: _abc.Iterable[_builtins.int] | None = ...,
         keys: _abc.Iterable[Global___StoredKey] | None = ...,
+        urgency: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "keys", b"keys", "source", b"source", "source_frames", b"source_frames", "target", b"target", "target_frames", b"target_frames"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "keys", b"keys", "source", b"source", "source_frames", b"source_frames", "target", b"target", "target_frames", b"target_frames", "urgency", b"urgency"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
