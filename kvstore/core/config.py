@@ -36,6 +36,8 @@ class StoreConfig:
     transfer_blocks_max: int = 32
     # Of each urgency.
     transfers_per_link_max: int = 2
+    # Blocks that each tenant may have retained at once; 0: none.
+    retained_blocks_max: int = 0
     # Blocks, and sessions, that a Forget takes out at once: some milliseconds, in which no step is answered.
     forget_lot_blocks: int = 1_024
     # Blocks that wait for their copy down in the background, and those that wait to be brought up ahead.

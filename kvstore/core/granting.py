@@ -226,6 +226,8 @@ class Granting:
         blocks.unwanted[rows] = False
         if self._config.disk_frames:
             self._memory.recency.note(rows)
+        if self._memory.retained.has_any:
+            self._memory.retained.renew(rows)
         others = blocks.owner[rows] != owners
         if np.count_nonzero(others):
             blocks.shared[rows[others]] = True

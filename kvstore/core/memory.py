@@ -12,6 +12,7 @@ from kvstore.core.pool import FramePool, Frames
 from kvstore.core.ports import EvictionPolicy
 from kvstore.core.prefix import PrefixIndex, domain_id, domain_parts
 from kvstore.core.recency import Recency
+from kvstore.core.retained import Retained
 from kvstore.core.room import Room
 from kvstore.core.types import CPU, DISK, GPU, BlockKey, DomainId, Rows, StoredKey, Tier, WriterId
 
@@ -34,6 +35,7 @@ class Memory:
         eviction.begin(self.blocks.capacity)
         self.room = Room(self.blocks, self.pools, self.prefix, eviction)
         self.recency = Recency(self.blocks)
+        self.retained = Retained(self.blocks, eviction)
         self.blocks_evicted = [0 for _ in Tier]
         # Blocks that were not brought to a tier, though it was wished for, for want of room or time; of the
         # disk also those that were forgotten before they came there.
@@ -248,7 +250,7 @@ class Memory:
             blocks.to_disk[rows] = False
         else:
             self.blocks_shed[DISK] += int(np.count_nonzero(blocks.to_disk[last]))
-        self.prefix.remove(last)
+        self._leave_index(last)
         self.drop_replicas(tier, rows)
         self.eviction.forget(tier, rows)
         self.collect(last)
@@ -262,9 +264,14 @@ class Memory:
 
     def take_out(self, rows: Rows) -> None:
         """The same of blocks that nothing hangs on; what follows from it is still to be drawn (`collect`)."""
-        self.prefix.remove(rows)
+        self._leave_index(rows)
         for tier in Tier:
             self.eviction.forget(tier, rows)
+
+    def _leave_index(self, rows: Rows) -> None:
+        if self.retained.has_any:
+            self.retained.drop(rows)
+        self.prefix.remove(rows)
 
     def discard(self, rows: Rows) -> None:
         """Takes out of every tier what of these indexed blocks nobody uses, tails first. What a

@@ -9,6 +9,7 @@ import numpy as np
 
 from kvstore.core.admission import Admission
 from kvstore.core.answering import Answering
+from kvstore.core.chains import Chains
 from kvstore.core.checking import check_completed, check_keys, check_operations, check_tenant
 from kvstore.core.committing import Committing
 from kvstore.core.config import StoreConfig
@@ -42,6 +43,8 @@ from kvstore.core.events import (
     FramesReturned,
     KeepAlive,
     Lookup,
+    Prefetch,
+    Retain,
     Single,
     Step,
     TetherOpened,
@@ -93,6 +96,7 @@ class Store:
         self.membership = Membership(config, freeing, settling)
         engines = self.membership.engines.values
         self.forgetting = Forgetting(config, self.memory, self.swaps, self.sessions, engines)
+        self._chains = Chains(config, self.memory, self.links, self.sessions)
         granting = Granting(config, self.memory, self.swaps, self.admission, self.leaving)
         growing = Growing(config, self.memory, self.admission, self.leaving)
         self._answering = Answering(self.memory)
@@ -118,6 +122,7 @@ class Store:
         """Applies one event. Raises `KVStoreError`, nothing changed, or `CheckFailed`: a bug."""
         self._woken = {}
         self.memory.room_was_made = False
+        self.memory.retained.time = event.time
         answer = self._apply(event)
         if self.memory.room_was_made:
             # Who waits for frames may find some now: no news, but a reason to ask again.
@@ -176,6 +181,10 @@ class Store:
                 return self.membership.attach(event)
             case Lookup():
                 return self._lookup(event)
+            case Prefetch():
+                return self._chains.prefetch(self.membership.get(event.engine, event.time), event)
+            case Retain():
+                return self._chains.retain(self.membership.get(event.engine, event.time), event)
             case Forget():
                 return self.forgetting.begin(event)
             case ForgetOn():
@@ -282,6 +291,8 @@ class Store:
         for engine in self.membership.tick(event.time):
             self._woken[engine.id] = None
         self.links.resume()
+        if self.memory.retained.has_any:
+            self.memory.retained.expire()
         if not self.forgetting.is_idle:
             self.forgetting.tick(event.time)
         if self.config.disk_frames:

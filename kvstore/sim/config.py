@@ -35,6 +35,7 @@ class SimConfig:
     transfer_blocks_max: int = 32
     transfers_per_link_max: int = 2
     forget_lot_blocks: int = 4
+    retained_blocks_max: int = 8
     drop_tokens_max: int = 8
     block_bytes: int = 1 << 20
     links: Mapping[tuple[Tier, Tier], LinkSpeed]
@@ -101,6 +102,7 @@ def draw_config(seed: int, **given: object) -> SimConfig:
         "late_share": rng.choice([0.0, 0.02, 0.1, 0.3]),
         "forget_share": rng.choice([0.0, 0.005, 0.03]),
         "forget_lot_blocks": rng.choice([1, 2, 5, 100]),
+        "retained_blocks_max": rng.choice([0, 3, 8, 40]),
     }
     config = SimConfig(seed=seed, **drawn)
     return replace(config, **given)  # type: ignore[arg-type]  # checked by name above

@@ -12,7 +12,9 @@ from kvstore.core.effects import (
     KeepAliveAnswer,
     LookupAnswer,
     Notice,
+    PrefetchAnswer,
     Result,
+    RetainAnswer,
     SequenceMoved,
     StepAnswer,
     SwapResult,
@@ -29,6 +31,8 @@ from kvstore.core.events import (
     KeepAlive,
     Lookup,
     Operation,
+    Prefetch,
+    Retain,
     Single,
     Step,
     Swap,
@@ -44,6 +48,7 @@ from kvstore.core.types import (
     SequenceId,
     SequenceState,
     StepNumber,
+    Tier,
     WriterId,
 )
 from kvstore.sim.clock import Clock
@@ -173,6 +178,37 @@ class SimEngine:
             committed = self.world.shadow.is_committed(space, block)
             known = committed or self._has_announced(space, block)
             expect(known, f"{space}: a Lookup finds tokens {list(block)}, which nobody has committed")
+
+    def prefetch(self, tokens: Content, session: str, target: Tier, tenant: str) -> None:
+        keys = () if session else keys_of(tokens)
+        event = Prefetch(
+            time=self.world.time,
+            engine=self.id,
+            block_keys=keys,
+            session=session,
+            target=target,
+            tenant=tenant,
+        )
+        answer = self.world.handle(event).answer
+        most = len(keys) if keys else self.world.store.config.session_keys_max
+        good = isinstance(answer, PrefetchAnswer) and answer.blocks_started <= most
+        expect(good, f"engine {self.number}: Prefetch is answered with {answer}")
+
+    def retain(self, tokens: Content, session: str, seconds: float, priority: int, tenant: str) -> None:
+        keys = () if session else keys_of(tokens)
+        event = Retain(
+            time=self.world.time,
+            engine=self.id,
+            block_keys=keys,
+            session=session,
+            ttl_seconds=seconds,
+            priority=priority,
+            tenant=tenant,
+        )
+        answer = self.world.handle(event).answer
+        most = len(keys) if keys else self.world.store.config.session_keys_max
+        good = isinstance(answer, RetainAnswer) and answer.blocks_retained <= most
+        expect(good, f"engine {self.number}: Retain is answered with {answer}")
 
     def _has_announced(self, space: Space, block: Content) -> bool:
         """It has committed the block itself, and the work that fills it has not run yet."""

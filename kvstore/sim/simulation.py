@@ -93,6 +93,7 @@ class Simulation:
             transfer_blocks_max=config.transfer_blocks_max,
             transfers_per_link_max=config.transfers_per_link_max,
             forget_lot_blocks=config.forget_lot_blocks,
+            retained_blocks_max=config.retained_blocks_max,
             drop_tokens_max=config.drop_tokens_max,
         )
 

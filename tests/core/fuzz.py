@@ -19,6 +19,7 @@ DEFAULTS = {
     "transfer_blocks_max": 32,
     "transfers_per_link_max": 2,
     "forget_lot_blocks": 1_024,
+    "retained_blocks_max": 0,
     "restart_share": 0,
     "single_share": 0,
 }

@@ -127,6 +127,7 @@ class StoreConfig(_message.Message):
     TRANSFER_BLOCKS_MAX_FIELD_NUMBER: _builtins.int
     TRANSFERS_PER_LINK_MAX_FIELD_NUMBER: _builtins.int
     FORGET_LOT_BLOCKS_FIELD_NUMBER: _builtins.int
+    RETAINED_BLOCKS_MAX_FIELD_NUMBER: _builtins.int
     QUEUE_BLOCKS_MAX_FIELD_NUMBER: _builtins.int
     CPU_HIGH_WATERMARK_FIELD_NUMBER: _builtins.int
     CPU_LOW_WATERMARK_FIELD_NUMBER: _builtins.int
@@ -146,6 +147,7 @@ class StoreConfig(_message.Message):
     transfer_blocks_max: _builtins.int
     transfers_per_link_max: _builtins.int
     forget_lot_blocks: _builtins.int
+    retained_blocks_max: _builtins.int
     queue_blocks_max: _builtins.int
     cpu_high_watermark: _builtins.float
     cpu_low_watermark: _builtins.float
@@ -171,6 +173,7 @@ class StoreConfig(_message.Message):
         transfer_blocks_max: _builtins.int = ...,
         transfers_per_link_max: _builtins.int = ...,
         forget_lot_blocks: _builtins.int = ...,
+        retained_blocks_max: _builtins.int = ...,
         queue_blocks_max: _builtins.int = ...,
         cpu_high_watermark: _builtins.float = ...,
         cpu_low_watermark: _builtins.float = ...,
@@ -178,7 +181,7 @@ class StoreConfig(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["background_wait_seconds", b"background_wait_seconds", "block_tokens", b"block_tokens", "cpu_frames", b"cpu_frames", "cpu_high_watermark", b"cpu_high_watermark", "cpu_low_watermark", b"cpu_low_watermark", "default_tenant", b"default_tenant", "disk_frames", b"disk_frames", "engines_max", b"engines_max", "forget_lot_blocks", b"forget_lot_blocks", "gpu_frames", b"gpu_frames", "high_watermark", b"high_watermark", "lease_seconds_max", b"lease_seconds_max", "low_watermark", b"low_watermark", "operations_max", b"operations_max", "queue_blocks_max", b"queue_blocks_max", "sequences_max", b"sequences_max", "tenants", b"tenants", "tokens_max", b"tokens_max", "transfer_blocks_max", b"transfer_blocks_max", "transfers_per_link_max", b"transfers_per_link_max"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["background_wait_seconds", b"background_wait_seconds", "block_tokens", b"block_tokens", "cpu_frames", b"cpu_frames", "cpu_high_watermark", b"cpu_high_watermark", "cpu_low_watermark", b"cpu_low_watermark", "default_tenant", b"default_tenant", "disk_frames", b"disk_frames", "engines_max", b"engines_max", "forget_lot_blocks", b"forget_lot_blocks", "gpu_frames", b"gpu_frames", "high_watermark", b"high_watermark", "lease_seconds_max", b"lease_seconds_max", "low_watermark", b"low_watermark", "operations_max", b"operations_max", "queue_blocks_max", b"queue_blocks_max", "retained_blocks_max", b"retained_blocks_max", "sequences_max", b"sequences_max", "tenants", b"tenants", "tokens_max", b"tokens_max", "transfer_blocks_max", b"transfer_blocks_max", "transfers_per_link_max", b"transfers_per_link_max"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
