@@ -24,6 +24,7 @@ class Kind(Enum):
     DISK_FULL = "the disk is full for a while"
     FLIP = "a bit on disk changes"
     DRAIN = "the service is drained, and goes on"
+    FORGET = "something is forgotten"
     SCRUB = "the disk looks for changed bits"
     AUDIT = "promised room is looked for"
 
@@ -54,6 +55,7 @@ def draw_schedule(config: SimConfig, turns: int, start: float) -> list[Stimulus]
         (Kind.SCRUB, config.scrub_share),
         (Kind.AUDIT, config.audit_share),
         (Kind.DRAIN, config.drain_share),
+        (Kind.FORGET, config.forget_share),
     ]
     kinds = [kind for kind, _ in shares] + [Kind.TURN]
     weights = [share for _, share in shares] + [1 - sum(share for _, share in shares)]
