@@ -16,9 +16,12 @@ from kvstore.core.types import CPU, DISK, GPU
 
 __all__ = ["Draining"]
 
+# At a time: what waits for a link has a bound, and others wait for it too.
+ASKED_MAX = 16_384
+
 
 class Draining:
-    """Asked again and again it asks for what has come, or has failed, since."""
+    """Asked again and again it asks for more, for what has come since, and for what has failed."""
 
     def __init__(self, config: StoreConfig, memory: Memory, links: Links) -> None:
         self._config = config
@@ -30,7 +33,7 @@ class Draining:
         if not self._config.disk_frames:
             return
         blocks = self._memory.blocks
-        rows = self._worth_keeping()
+        rows = self._worth_keeping()[:ASKED_MAX]
         blocks.to_disk[rows] = True
         self._links.ask_down(WRITE, rows[blocks.valid[CPU][rows]])
         self._links.ask_down(COPY, rows)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from kvstore.core import draining
 from kvstore.core.effects import DrainAnswer, SequenceAnswer
 from kvstore.core.errors import Draining, SequenceUnknown
 from kvstore.core.events import Drain, GetSequence
@@ -130,6 +131,18 @@ def test_asked_again_it_takes_what_was_committed_since() -> None:
     assert (answer.blocks_left, answer.blocks_moving) == (4, 4)
     assert drain(caller.world) == answer, "on their way already: asked for once"
     assert drained(caller.world) == DrainAnswer(blocks_left=0, blocks_moving=0, blocks_stored=4)
+
+
+def test_it_asks_for_so_much_at_a_time_and_comes_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(draining, "ASKED_MAX", 3)
+    caller = caller_of()
+    caller.cache(text(1, 16), 1)
+    caller.world.drain()
+    caller.begin(2, text(2, 16), session="s")
+    caller.step()
+    assert drain(caller.world) == DrainAnswer(blocks_left=8, blocks_moving=3, blocks_stored=0)
+    assert drained(caller.world).blocks_left == 0
+    assert (on_disk(caller, text(1, 16)), on_disk(caller, text(2, 16))) == (4, 4)
 
 
 def test_without_a_disk_nothing_moves_and_it_says_what_would_be_lost() -> None:
