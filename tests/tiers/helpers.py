@@ -1,6 +1,8 @@
 """Blocks with random bytes, and their keys."""
 
+import contextlib
 import os
+import resource
 from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
@@ -71,3 +73,14 @@ def change_raw(folder: Path, table: str, name: bytes, change) -> None:
                 txn.delete(name, db=db)
             else:
                 txn.put(name, value, db=db)
+
+
+@contextlib.contextmanager
+def files_at_most(size: int):
+    """Writes beyond `size` fail with EFBIG: a full disk that needs no root and no mount."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -13,8 +13,17 @@ from kvstore.tiers.disk import DiskTier, DiskWriteFailed
 from kvstore.tiers.disk_folder import LOCK_FILE, LOCK_FILE_BYTES
 from kvstore.tiers.disk_format import BlockEntry, block_name, pack_name_row, unpack_name_row
 from kvstore.tiers.names import ID_MAX, NameKind, NameRow
-from tests.tiers.helpers import BLOCK, CAP, add_namespace, chain, change_raw, read, stored, write
-from tests.tiers.test_disk_faults import files_at_most
+from tests.tiers.helpers import (
+    BLOCK,
+    CAP,
+    add_namespace,
+    chain,
+    change_raw,
+    files_at_most,
+    read,
+    stored,
+    write,
+)
 
 FINGERPRINT = b"f" * 32
 WRITER = b"engine\0build"

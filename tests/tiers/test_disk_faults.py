@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import resource
 import shutil
 import signal
 import subprocess
@@ -15,7 +14,7 @@ import pytest
 
 from kvstore.tiers import disk_table
 from kvstore.tiers.disk import DiskTier, DiskWriteFailed
-from tests.tiers.helpers import BLOCK, CAP, add_namespace, chain, read, stored, write
+from tests.tiers.helpers import BLOCK, CAP, add_namespace, chain, files_at_most, read, stored, write
 
 SMALL = 4 << 20
 SIZE = 100_000
@@ -43,17 +42,6 @@ def disk(tmp_path: Path, clock):
 
 def file_bytes(disk: DiskTier) -> int:
     return (disk.folder / "data.mdb").stat().st_size
-
-
-@contextlib.contextmanager
-def files_at_most(size: int):
-    """Writes beyond `size` fail with EFBIG: a full disk that needs no root and no mount."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 # --------------------------------------------------------------------------------- full
