@@ -9,6 +9,7 @@ from kvstore import __version__
 from kvstore.cli.demo import demo
 from kvstore.cli.drain import drain
 from kvstore.cli.health import health
+from kvstore.cli.limits import limits
 from kvstore.cli.replay import replay
 from kvstore.cli.serve import serve
 from kvstore.cli.simulate import simulate
@@ -30,6 +31,7 @@ app = typer.Typer(
 app.command()(demo)
 app.command()(drain)
 app.command()(health)
+app.command()(limits)
 app.command()(replay)
 app.command()(serve)
 app.command()(simulate)

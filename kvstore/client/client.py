@@ -216,6 +216,15 @@ class Client:
         response = self._service.call(self._service.health.Check, request, timeout=timeout)
         return bool(response.status == health_pb2.HealthCheckResponse.SERVING)
 
+    def update_limits(self, limits: pb.Limits | None = None) -> pb.Limits:
+        """Sets limits of links and watermarks of tiers; what is absent stays. Returns all that hold.
+
+        Needs no attach: it is an operator's call.
+        """
+        self._service.check_process()
+        request, timeout = pb.UpdateLimitsRequest(limits=limits), self._service.deadline_seconds
+        return self._service.call(self._service.stub.UpdateLimits, request, timeout=timeout)
+
     def detach(self) -> None:
         """Frees all sequences, at once. It is the engine's word that no work of it is under way.
 

@@ -11,6 +11,7 @@ from kvstore.core.types import (
     BlockKey,
     EngineId,
     EngineState,
+    ForgetId,
     Frame,
     NamespaceId,
     Outcome,
@@ -18,27 +19,36 @@ from kvstore.core.types import (
     Revision,
     SequenceId,
     SequenceState,
+    SessionName,
     StepNumber,
     StoredKey,
+    StoredSession,
+    SyncId,
     TenantId,
     Tier,
     TransferId,
+    Urgency,
 )
 
 __all__ = [
+    "Admitted",
     "AllocateResult",
     "Answer",
     "AttachAnswer",
     "BlocksRemoved",
     "BlocksStored",
+    "BlocksUsed",
     "CommitResult",
     "Decision",
     "DiskDelete",
+    "DiskNote",
+    "DiskSync",
     "Done",
     "DrainAnswer",
     "Effects",
     "EndSessionResult",
     "EngineGone",
+    "ForgetAnswer",
     "ForkResult",
     "FrameCopy",
     "FreeResult",
@@ -48,10 +58,14 @@ __all__ = [
     "KeepAliveAnswer",
     "LookupAnswer",
     "Notice",
+    "PrefetchAnswer",
     "PressureChanged",
     "Result",
     "SequenceAnswer",
+    "RetainAnswer",
     "SequenceMoved",
+    "SessionsForgotten",
+    "SessionsKept",
     "StepAnswer",
     "SwapResult",
     "Transfer",
@@ -261,11 +275,44 @@ class DrainAnswer(Struct, frozen=True, kw_only=True, gc=False):
     blocks_stored: int
 
 
+class PrefetchAnswer(Struct, frozen=True, kw_only=True, gc=False):
+    """Blocks that are on their way up, or will be as soon as there is room and nothing more urgent."""
+
+    blocks_started: int
+
+
+class RetainAnswer(Struct, frozen=True, kw_only=True, gc=False):
+    """Leading blocks that are retained now; fewer than there are where the tenant's budget is full."""
+
+    blocks_retained: int
+
+
+class ForgetAnswer(Struct, frozen=True, kw_only=True, gc=False):
+    """How far a Forget is: blocks taken out so far. `done`: all is, and durably. `lots_left`: there is more
+    to do before the disk is waited for."""
+
+    forget: ForgetId
+    blocks_forgotten: int
+    done: bool
+    lots_left: bool
+
+
 class Done(Struct, frozen=True, kw_only=True, gc=False):
     """The answer to an event that asks for none."""
 
 
-Answer = AttachAnswer | KeepAliveAnswer | StepAnswer | LookupAnswer | SequenceAnswer | DrainAnswer | Done
+Answer = (
+    AttachAnswer
+    | KeepAliveAnswer
+    | StepAnswer
+    | LookupAnswer
+    | PrefetchAnswer
+    | RetainAnswer
+    | ForgetAnswer
+    | SequenceAnswer
+    | DrainAnswer
+    | Done
+)
 
 # ------------------------------------------------------------------------- long actions
 
@@ -276,7 +323,7 @@ class Transfer(Struct, frozen=True, kw_only=True, gc=False):
     The frames of both sides are pinned until `TransferEnded`. `keys` names the blocks where
     one side is the disk and is empty otherwise. A write to disk succeeds or fails whole, in one
     transaction, parents first; a read or a copy may fail for single blocks. A block that is read
-    counts as good only when its checksum is right.
+    counts as good only when its checksum is right. `urgency`: which of those that wait for a link goes first.
     """
 
     id: TransferId
@@ -285,6 +332,7 @@ class Transfer(Struct, frozen=True, kw_only=True, gc=False):
     source_frames: tuple[Frame, ...]
     target_frames: tuple[Frame, ...]
     keys: tuple[StoredKey, ...] = ()
+    urgency: Urgency = Urgency.ASKED
 
 
 class DiskDelete(Struct, frozen=True, kw_only=True, gc=False):
@@ -294,17 +342,60 @@ class DiskDelete(Struct, frozen=True, kw_only=True, gc=False):
     keys: tuple[StoredKey, ...]
 
 
+class Admitted(Struct, frozen=True, kw_only=True, gc=False):
+    """A sequence has got its first frames: how many blocks were looked for in the index, and how many
+    leading ones were found, by the tier of their best copy. Told once a sequence, for the count of hits:
+    not when it is asked for again, and not when it comes back after a drop."""
+
+    sequence: SequenceId
+    blocks_queried: int
+    tier_blocks: tuple[int, int, int] = (0, 0, 0)
+
+
+class SessionsKept(Struct, frozen=True, kw_only=True, gc=False):
+    """Sessions to write down, each in the place of what was known of it. Ends in nothing: one that is lost
+    comes back after a restart as it was before, or not."""
+
+    sessions: tuple[StoredSession, ...]
+
+
+class SessionsForgotten(Struct, frozen=True, kw_only=True, gc=False):
+    """Sessions of which the disk is to know nothing any more; their blocks are no affair of this."""
+
+    sessions: tuple[SessionName, ...]
+
+
+class BlocksUsed(Struct, frozen=True, kw_only=True, gc=False):
+    """Blocks on disk that were used, those used longest ago first, a child before its parent. Ends in
+    nothing: what is lost makes them look older after a restart."""
+
+    keys: tuple[StoredKey, ...]
+
+
+class DiskSync(Struct, frozen=True, kw_only=True, gc=False):
+    """Asks whether all deletes and notes that were told before are durable, those that have failed and are
+    tried again included. Ends in exactly one `DiskSynced`."""
+
+    sync: SyncId
+
+
+DiskNote = SessionsKept | SessionsForgotten | BlocksUsed
+
+
 class Effects(Struct, frozen=True, kw_only=True, gc=False):
     """All that follows from one event.
 
-    `deletes` go to the disk before `transfers`, in the order given; `answer` may be told at once:
-    whatever it says may be read is there already. `wake` names engines that have news for a
-    waiting KeepAlive. `happened` is for those who watch, in the order of its revisions, which have no gap
-    while somebody does.
+    `deletes` go to the disk before `notes`, these before `syncs`, and all of them before `transfers`, in
+    the order given; `answer` may be told at once: whatever it says may be read is there already. `wake`
+    names engines that have news for a waiting KeepAlive. `admitted` is for those who count. `happened` is
+    for those who watch, in the order of its revisions, which have no gap while somebody does.
     """
 
     answer: Answer = field(default_factory=Done)
     transfers: tuple[Transfer, ...] = ()
     deletes: tuple[DiskDelete, ...] = ()
     wake: tuple[EngineId, ...] = ()
+    admitted: tuple[Admitted, ...] = ()
     happened: tuple[Happening, ...] = ()
+    notes: tuple[DiskNote, ...] = ()
+    syncs: tuple[DiskSync, ...] = ()

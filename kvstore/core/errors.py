@@ -12,6 +12,7 @@
       Draining              DRAINING
       RevisionCompacted     REVISION_COMPACTED
       TooManyEngines        TOO_MANY_ENGINES
+      TooManyForgets        TOO_MANY_FORGETS
       PoolQuarantined       POOL_QUARANTINED
       PoolUnavailable       POOL_UNAVAILABLE
       ConfigInvalid         CONFIG_INVALID
@@ -44,6 +45,7 @@ __all__ = [
     "StepMixed",
     "TenantRefused",
     "TooManyEngines",
+    "TooManyForgets",
     "check",
 ]
 
@@ -109,6 +111,10 @@ class RevisionCompacted(KVStoreError):
 
 class TooManyEngines(KVStoreError):
     reason = "TOO_MANY_ENGINES"
+
+
+class TooManyForgets(KVStoreError):
+    reason = "TOO_MANY_FORGETS"
 
 
 class PoolQuarantined(KVStoreError):

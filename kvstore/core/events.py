@@ -13,14 +13,19 @@ from kvstore.core.types import (
     BlockKey,
     Direction,
     EngineId,
+    ForgetId,
     NamespaceId,
     Retention,
     Revision,
     SequenceId,
     StepNumber,
     StoredKey,
+    StoredSession,
     SwapMode,
+    SyncId,
+    Tier,
     TransferId,
+    Watermarks,
     WriterId,
 )
 
@@ -28,18 +33,26 @@ __all__ = [
     "Allocate",
     "Attach",
     "BlocksFound",
+    "BlocksLost",
     "Commit",
     "Detach",
     "Drain",
+    "DiskSynced",
     "EndSession",
     "Event",
+    "Forget",
+    "ForgetOn",
     "Fork",
+    "FramesReturned",
     "Free",
     "GetSequence",
     "Grow",
     "KeepAlive",
     "Lookup",
     "Operation",
+    "SetLimits",
+    "Prefetch",
+    "Retain",
     "Single",
     "Step",
     "Swap",
@@ -189,6 +202,29 @@ class GetSequence(Struct, frozen=True, kw_only=True, gc=False):
     sequence: SequenceId
 
 
+class Prefetch(Struct, frozen=True, kw_only=True, gc=False):
+    """Starts to bring up what is cached of a prompt, or of a session's chain: to `target`, CPU or GPU."""
+
+    time: float
+    engine: EngineId
+    block_keys: tuple[BlockKey, ...] = ()
+    session: str = ""
+    target: Tier = Tier.CPU
+    tenant: str = ""
+
+
+class Retain(Struct, frozen=True, kw_only=True, gc=False):
+    """Keeps what is cached of a prompt, or of the chain of a session, longer than other cache, for a time."""
+
+    time: float
+    engine: EngineId
+    ttl_seconds: float
+    block_keys: tuple[BlockKey, ...] = ()
+    session: str = ""
+    priority: int = 0
+    tenant: str = ""
+
+
 # --------------------------------------------------------------------- calls of operators
 
 
@@ -207,6 +243,29 @@ class Drain(Struct, frozen=True, kw_only=True, gc=False):
 
     time: float
     on: bool = True
+
+
+class Forget(Struct, frozen=True, kw_only=True, gc=False):
+    """Takes out of every tier what a session, a tenant, a namespace or writers have left; all that is named
+    counts, and of what is not (no text, 0, nothing) all.
+
+    Of a session, the blocks that nobody else uses; with `whole_chain` all of its chain, and with them
+    all that hangs on these.
+    """
+
+    time: float
+    session: str = ""
+    tenant: str = ""
+    namespace: NamespaceId = NamespaceId(0)
+    writers: tuple[WriterId, ...] = ()
+    whole_chain: bool = False
+
+
+class ForgetOn(Struct, frozen=True, kw_only=True, gc=False):
+    """The next lot of a Forget that is not done."""
+
+    time: float
+    forget: ForgetId
 
 
 # ------------------------------------------------------------- what the shell sees happen
@@ -234,21 +293,59 @@ class TethersClosed(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class TransferEnded(Struct, frozen=True, kw_only=True, gc=False):
-    """The one end of a `Transfer`. `failed` holds positions in the transfer's blocks."""
+    """The one end of a `Transfer`. `failed` holds positions in the transfer's blocks.
+
+    `late` are those of them that were not read in time: the device may still write into their target
+    frames, which stay taken until `FramesReturned` names them. Nothing says that such a block is bad.
+    """
 
     time: float
     transfer: TransferId
     failed: tuple[int, ...] = ()
+    late: tuple[int, ...] = ()
+
+
+class FramesReturned(Struct, frozen=True, kw_only=True, gc=False):
+    """Reads that were late have ended: nothing writes into the target frames at these positions of
+    the transfer any more. Each is named once."""
+
+    time: float
+    transfer: TransferId
+    positions: tuple[int, ...]
+
+
+class BlocksLost(Struct, frozen=True, kw_only=True, gc=False):
+    """The disk has found these blocks bad by itself, and has dropped them."""
+
+    time: float
+    keys: tuple[StoredKey, ...]
+
+
+class DiskSynced(Struct, frozen=True, kw_only=True, gc=False):
+    """The one end of a `DiskSync`. `failed`: the disk could not delete something, and tries again."""
+
+    time: float
+    sync: SyncId
+    failed: bool = False
 
 
 class BlocksFound(Struct, frozen=True, kw_only=True, gc=False):
     """What the disk holds at start, each block after its parent, the least recent chains first.
 
-    Sent before any engine attaches. Blocks beyond the tier's capacity are deleted.
+    Sent before any engine attaches. Blocks beyond the tier's capacity are deleted. `sessions`, the least
+    recent first, are those that the disk kept; of each the leading blocks that are there count.
     """
 
     time: float
     blocks: tuple[StoredKey, ...] = ()
+    sessions: tuple[StoredSession, ...] = ()
+
+
+class SetLimits(Struct, frozen=True, kw_only=True, gc=False):
+    """An operator sets the watermarks of some tiers. Limits of links are the movers' affair."""
+
+    time: float
+    watermarks: tuple[Watermarks, ...]
 
 
 Event = (
@@ -261,9 +358,17 @@ Event = (
     | GetSequence
     | Watch
     | Drain
+    | Prefetch
+    | Retain
+    | Forget
+    | ForgetOn
     | Tick
     | TetherOpened
     | TethersClosed
     | TransferEnded
+    | DiskSynced
+    | FramesReturned
     | BlocksFound
+    | BlocksLost
+    | SetLimits
 )

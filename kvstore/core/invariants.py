@@ -11,10 +11,11 @@ import numpy as np
 from kvstore.core.blocks import NO_FRAME, NO_ROW
 from kvstore.core.engines import Engine, Release
 from kvstore.core.errors import check
+from kvstore.core.lanes import READ
 from kvstore.core.prefix import domain_parts
 from kvstore.core.sequences import Sequence
 from kvstore.core.store import Store
-from kvstore.core.types import BlockKey, DomainId, NamespaceId, Rows, SequenceState, TenantId, Tier
+from kvstore.core.types import BlockKey, DomainId, NamespaceId, Rows, SequenceState, TenantId, Tier, Urgency
 
 __all__ = ["Found", "check_invariants", "found_by_tier"]
 
@@ -29,7 +30,10 @@ def check_invariants(store: Store) -> None:
     _check_index(store)
     _check_copies(store)
     _check_sequences(store)
+    _check_sessions(store)
+    _check_retained(store)
     _check_eviction_order(store)
+    _check_lanes(store)
 
 
 def found_by_tier(store: Store) -> set[Found]:
@@ -56,11 +60,15 @@ def _check_frames(store: Store) -> None:
     blocks = store.memory.blocks
     for tier, pool in zip(Tier, store.memory.pools, strict=True):
         owned = np.flatnonzero(pool.row != NO_ROW)
-        check(owned.size + pool.free_count == pool.frame_count, f"{tier.name}: frames were lost")
+        nobodys = pool.free_count + pool.withheld_count
+        check(owned.size + nobodys == pool.frame_count, f"{tier.name}: frames were lost")
         check((blocks.frame[tier][pool.row[owned]] == owned).all(), f"{tier.name}: owner and frame differ")
         count = int((blocks.frame[tier] != NO_FRAME).sum())
         check(count == owned.size, f"{tier.name}: a block has a frame it does not own")
         check(not (blocks.valid[tier] & (blocks.frame[tier] == NO_FRAME)).any(), "valid without a frame")
+        late = store.links.late.frames() if tier is Tier.CPU else []
+        check(len(late) == pool.withheld_count, f"{tier.name}: frames are withheld for nothing")
+        check((pool.row[late] == NO_ROW).all(), f"{tier.name}: a late frame is a block's")
     nowhere = (np.stack(blocks.frame) == NO_FRAME).all(axis=0)
     check(not (blocks.taken & nowhere).any(), "a block without a frame was not given back")
     check(not (~blocks.taken & ~nowhere).any(), "a free block has a frame")
@@ -166,6 +174,26 @@ def _check_sequences(store: Store) -> None:
     check(not (waiting.keys() - set(_sequences(store))), "a sequence that is gone waits")
 
 
+def _check_retained(store: Store) -> None:
+    blocks, retained = store.memory.blocks, store.memory.retained
+    rows = retained.rows()
+    check(retained.has_any == bool(rows.size), "whether anything is retained is not known")
+    check(blocks.indexed[rows].all(), "a block is retained that can't be found")
+    above = blocks.parent[rows]
+    check(retained.is_retained(above[above != NO_ROW]).all(), "a block is retained, and not what it hangs on")
+    for tenant in store.config.tenants.values():
+        most = store.config.retained_blocks_max
+        check(retained.count_of(tenant) <= most, "a tenant has too many blocks retained")
+
+
+def _check_sessions(store: Store) -> None:
+    sessions = store.sessions
+    kept = [session for name in sessions.names() if (session := sessions.find(*name)) is not None]
+    check(all(session.keys for session in kept), "a session has no block")
+    check(sum(len(session.keys) for session in kept) == sessions.key_count, "keys are counted wrong")
+    check(sessions.key_count <= store.config.session_keys_max, "sessions name too many keys")
+
+
 def _check_eviction_order(store: Store) -> None:
     """The policy knows every cached block, so none is lost to eviction."""
     blocks, policy = store.memory.blocks, store.memory.eviction
@@ -178,6 +206,26 @@ def _check_eviction_order(store: Store) -> None:
             sorted(ordered.tolist()) == np.flatnonzero(cached).tolist(),
             f"{tier.name}: cached blocks are not in order",
         )
+
+
+def _check_lanes(store: Store) -> None:
+    """What somebody waits for is under way as soon as it could be; what is on its way down is in a lane."""
+    blocks = store.memory.blocks
+    for (link, urgency), lane in store.links.lanes.items():
+        name = f"{link[0].name} to {link[1].name}, {urgency.name}"
+        count = sum(other is lane for other in store.links.lanes_under_way())
+        check(lane.under_way == count, f"{name}: transfers under way are counted wrong")
+        check(lane.under_way <= lane.under_way_max, f"{name}: too many transfers are under way")
+        if urgency in (Urgency.ASKED, Urgency.NEEDED):
+            check(not lane.may_begin, f"{name}: what waits could be begun")
+        if urgency is Urgency.BACKGROUND:
+            queued = np.flatnonzero(blocks.queued[link[0]]).tolist()
+            check(lane.rows.keys() >= set(queued), f"{name}: a block is on its way down, and in no lane")
+
+    known = {row for link, rows in store.links.under_way.values() if link == READ for row in rows.tolist()}
+    for (_, urgency), lane in store.links.lanes.items():
+        known |= lane.rows.keys() if urgency is Urgency.PREFETCH else set()
+    check(store.links.ahead.wishes.keys() <= known, "a block that is to come ahead is in no lane")
 
 
 def _all(rows: Rows) -> Rows:

@@ -18,6 +18,10 @@ __all__ = [
     "NEVER",
     "LATER",
     "OK",
+    "ASKED",
+    "NEEDED",
+    "PREFETCH",
+    "BACKGROUND",
     "DROPPED",
     "SWAPPING_IN",
     "SWAPPED",
@@ -33,6 +37,7 @@ __all__ = [
     "Direction",
     "EngineId",
     "EngineState",
+    "ForgetId",
     "Frame",
     "NamespaceId",
     "Number",
@@ -43,12 +48,17 @@ __all__ = [
     "Rows",
     "SequenceId",
     "SequenceState",
+    "SessionName",
     "StepNumber",
     "StoredKey",
+    "StoredSession",
     "SwapMode",
+    "SyncId",
     "TenantId",
     "Tier",
     "TransferId",
+    "Urgency",
+    "Watermarks",
     "WriterId",
     "blocks_for_tokens",
 ]
@@ -61,6 +71,8 @@ StepNumber = NewType("StepNumber", int)
 # Counts the events of the store; each event told to an engine has one of its own.
 Revision = NewType("Revision", int)
 TransferId = NewType("TransferId", int)
+ForgetId = NewType("ForgetId", int)
+SyncId = NewType("SyncId", int)
 
 # 32 bytes: chained digest over everything that a block's KV depends on.
 BlockKey = NewType("BlockKey", bytes)
@@ -148,21 +160,66 @@ class Pressure(Number):
     FULL = 3
 
 
+class Urgency(Number):
+    """For whom blocks move. What stands before goes before, on each link."""
+
+    # An engine's load.
+    ASKED = 1
+    # A copy down that somebody's room waits for.
+    NEEDED = 2
+    # Told ahead, and asked for by nobody yet.
+    PREFETCH = 3
+    # Cached blocks on their way down.
+    BACKGROUND = 4
+
+
 # Members by themselves: Python 3.11 takes 0.14 us to find one in its enum, as long as a step of numpy's.
 GPU, CPU, DISK = Tier
 OK, LATER, NEVER = Outcome
 RESIDENT, SWAPPING_OUT, SWAPPED, SWAPPING_IN, DROPPED = SequenceState
 RUNNING, WAITING, PARKED = Activity
+ASKED, NEEDED, PREFETCH, BACKGROUND = Urgency
 
 
 class StoredKey(Struct, frozen=True, kw_only=True, gc=False):
-    """A block as the disk names it. `parent` is empty for the first block of a chain."""
+    """A block as the disk names it. `parent` is empty for the first block of a chain.
+
+    `owner` is a number for the session that has committed it (`sequences.session_owner`); 0: none has.
+    """
 
     namespace: NamespaceId
     tenant: TenantId
     key: BlockKey
     parent: BlockKey
     writer: WriterId
+    owner: int = 0
+
+
+class SessionName(Struct, frozen=True, kw_only=True, gc=False):
+    """A chat session of a tenant, in a namespace."""
+
+    namespace: NamespaceId
+    tenant: TenantId
+    name: str
+
+
+class StoredSession(Struct, frozen=True, kw_only=True, gc=False):
+    """A session between two turns, as the disk keeps it: the number of its last turn, and the keys of the
+    chain that this turn left committed, head first. Its blocks may be gone all the same."""
+
+    namespace: NamespaceId
+    tenant: TenantId
+    name: str
+    turn: int
+    keys: tuple[BlockKey, ...]
+
+
+class Watermarks(Struct, frozen=True, kw_only=True, gc=False):
+    """Shares of a tier's frames in use: pressure is HIGH from the one on, and LOW again below the other."""
+
+    tier: Tier
+    high: float
+    low: float
 
 
 def blocks_for_tokens(token_count: int, block_tokens: int) -> int:

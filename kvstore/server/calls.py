@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import aclosing, contextmanager
+from time import perf_counter
 from typing import NoReturn, TypeAlias, TypeVar
 
 import grpc
@@ -38,16 +39,19 @@ STREAMS_MAX = 1_024
 Request = TypeVar("Request", bound=Message)
 Handler: TypeAlias = "grpc.RpcMethodHandler[bytes, bytes]"
 Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
+# Told the seconds from a request's bytes to those of its answer.
+Took = Callable[[float], None]
 
 log = logging.getLogger(__name__)
 
 
-def answering(kind: type[Request], method: Callable[[Request], Message]) -> Handler:
-    """A method that answers at once."""
+def answering(kind: type[Request], method: Callable[[Request], Message], took: Took | None = None) -> Handler:
+    """A method that answers at once. `took` is told how long each answer took."""
+    answer = _in_bytes(kind, method, took)
 
     async def call(data: bytes, context: Context) -> bytes:
         try:
-            return method(_parse(kind, data)).SerializeToString()
+            return answer(data)
         except Exception as error:
             await _refuse(context, error)
 
@@ -80,17 +84,23 @@ def watching(kind: type[Request], method: Callable[[Request], AsyncGenerator[Mes
     return grpc.unary_stream_rpc_method_handler(call)
 
 
-def streaming(kind: type[Request], method: Callable[[Request], Message], streams: "Streams") -> Handler:
+def streaming(
+    kind: type[Request],
+    method: Callable[[Request], Message],
+    streams: "Streams",
+    took: Took | None = None,
+) -> Handler:
     """A method that answers at once, on a stream of calls. A refusal ends the stream with its status.
 
     A request is read when the one before is answered: what was sent ahead waits in gRPC, which bounds it.
     """
+    answer = _in_bytes(kind, method, took)
 
     async def call(_: AsyncIterator[bytes], context: Context) -> None:
         try:
             with streams.place():
                 while (data := await streams.read(context)) is not None:
-                    await context.write(method(_parse(kind, data)).SerializeToString())
+                    await context.write(answer(data))
         except Exception as error:
             await _refuse(context, error)
 
@@ -168,6 +178,24 @@ async def _refuse(context: Context, error: Exception) -> NoReturn:
     if code is not None:
         await context.abort(code, str(error) or "the service is stopping")
     await context.abort_with_status(_status(error))
+
+
+def _in_bytes(
+    kind: type[Request], method: Callable[[Request], Message], took: Took | None
+) -> Callable[[bytes], bytes]:
+    def answer(data: bytes) -> bytes:
+        return method(_parse(kind, data)).SerializeToString()
+
+    def answer_timed(data: bytes) -> bytes:
+        begin = perf_counter()
+        answered = method(_parse(kind, data)).SerializeToString()
+        told(perf_counter() - begin)
+        return answered
+
+    if took is None:
+        return answer
+    told = took
+    return answer_timed
 
 
 def _parse(kind: type[Request], data: bytes) -> Request:

@@ -31,6 +31,7 @@ CODES: Mapping[str, grpc.StatusCode] = {
     "REVISION_COMPACTED": grpc.StatusCode.OUT_OF_RANGE,
     "TENANT": grpc.StatusCode.PERMISSION_DENIED,
     "TOO_MANY_ENGINES": grpc.StatusCode.RESOURCE_EXHAUSTED,
+    "TOO_MANY_FORGETS": grpc.StatusCode.RESOURCE_EXHAUSTED,
     "POOL_QUARANTINED": grpc.StatusCode.RESOURCE_EXHAUSTED,
     "POOL_UNAVAILABLE": grpc.StatusCode.RESOURCE_EXHAUSTED,
     "CONFIG_INVALID": grpc.StatusCode.FAILED_PRECONDITION,

@@ -82,22 +82,24 @@ class _Service:
         self._tether_path = tether_path
 
     def handlers(self, streams: Streams) -> dict[str, Handler]:
+        took = self._driver.counts.add_call
         return {
             "Attach": waiting(pb.AttachRequest, self.attach),
             "KeepAlive": waiting(pb.KeepAliveRequest, self.keep_alive),
             "Detach": answering(pb.DetachRequest, self.detach),
-            "Step": answering(pb.StepRequest, self.step),
-            "StepStream": streaming(pb.StepRequest, self.step, streams),
-            "Allocate": answering(pb.AllocateRequest, self.allocate),
-            "Commit": answering(pb.CommitRequest, self.commit),
-            "Fork": answering(pb.ForkRequest, self.fork),
-            "Swap": answering(pb.SwapRequest, self.swap),
-            "Free": answering(pb.FreeRequest, self.free),
+            "Step": answering(pb.StepRequest, self.step, took),
+            "StepStream": streaming(pb.StepRequest, self.step, streams, took),
+            "Allocate": answering(pb.AllocateRequest, self.allocate, took),
+            "Commit": answering(pb.CommitRequest, self.commit, took),
+            "Fork": answering(pb.ForkRequest, self.fork, took),
+            "Swap": answering(pb.SwapRequest, self.swap, took),
+            "Free": answering(pb.FreeRequest, self.free, took),
             "Lookup": answering(pb.LookupRequest, self.lookup),
             "GetUsage": answering(pb.GetUsageRequest, self.get_usage),
             "GetSequence": answering(pb.GetSequenceRequest, self.get_sequence),
             "WatchEvents": watching(pb.WatchEventsRequest, self.watch_events),
             "Drain": waiting(pb.DrainRequest, self.drain),
+            "UpdateLimits": answering(pb.UpdateLimitsRequest, self._driver.update_limits),
         }
 
     async def attach(self, request: pb.AttachRequest) -> pb.AttachResponse:
@@ -150,9 +152,7 @@ class _Service:
 
     def get_usage(self, _: pb.GetUsageRequest) -> pb.Usage:
         driver = self._driver
-        return encode_usage(
-            driver.usage(), driver.store_epoch, driver.tiers_degraded, draining=driver.health.is_draining
-        )
+        return encode_usage(driver.usage(), driver.counts, driver.facts)
 
     def get_sequence(self, request: pb.GetSequenceRequest) -> pb.Sequence:
         event = decode_get_sequence(request, now())

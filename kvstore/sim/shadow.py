@@ -6,11 +6,13 @@ been, a block that is read must be the one that its sequence wrote or saw there 
 was committed under the same key; on all ranks the same.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from kvstore.core.effects import Transfer
 from kvstore.core.types import Tier
 from kvstore.sim.disk import ShadowDisk
+from kvstore.sim.origins import Origin, Origins
 from kvstore.sim.texts import BLOCK_TOKENS, Content
 from kvstore.sim.work import CopyFrame, Inherit, Publish, ReadTokens, Space, Work, WriteTokens
 from kvstore.sim.wrong import Wrong
@@ -56,6 +58,7 @@ class Shadow:
         self.disk: ShadowDisk[Version] = ShadowDisk()
         # Generations that some engine has committed, by owner and tokens of the block.
         self.committed: dict[tuple[Space, Content], set[int]] = {}
+        self.origins = Origins()
         # Blocks that were read and found right.
         self.reads = 0
         self._last_generation = 0
@@ -70,6 +73,12 @@ class Shadow:
         version = Version(space or Space(), position, self._next_generation(), tokens)
         for rank in self.ranks:
             self.frames[rank][tier][frame] = version
+
+    def spoil(self, tier: Tier, frames: Iterable[int]) -> None:
+        """Something that is nobody's content was written to these frames, on all ranks."""
+        for rank in self.ranks:
+            for frame in frames:
+                self.frames[rank][tier][frame] = GARBAGE
 
     def lose_memory(self) -> None:
         """The service is gone, and its pools with it."""
@@ -114,6 +123,8 @@ class Shadow:
                 for block in sorted(work.seen.keys() & set(range(work.first, work.end))):
                     tokens = work.tokens[block * BLOCK_TOKENS : (block + 1) * BLOCK_TOKENS]
                     self.committed.setdefault((work.space, tokens), set()).add(work.seen[block])
+                    origin = Origin(work.space, tokens, work.session, work.engine)
+                    self.origins.commit(work.seen[block], origin)
             case Inherit():
                 blocks = [block for block in work.parent if block < work.end]
                 work.child.update({block: work.parent[block] for block in blocks})
@@ -129,6 +140,8 @@ class Shadow:
             if work.seen is not None and work.seen.get(block) != held.generation:
                 if held.generation not in self.committed.get((work.space, wanted), ()):
                     self._refuse(work, block, rank, f"generation {work.seen.get(block)} or a committed one")
+                if self.origins.is_forgotten(held.generation, work.seen.granted_at):
+                    self._refuse(work, block, rank, "what was forgotten before it was asked for")
                 work.seen[block] = held.generation
         self.reads += 1
 

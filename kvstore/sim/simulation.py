@@ -12,6 +12,7 @@ from kvstore.sim.clock import Clock
 from kvstore.sim.config import SimConfig
 from kvstore.sim.emptying import take_all
 from kvstore.sim.engine import SimEngine
+from kvstore.sim.forgets import Forgets
 from kvstore.sim.habits import Habits
 from kvstore.sim.links import TimedLinks
 from kvstore.sim.promises import keep_promises, serve_all
@@ -43,6 +44,7 @@ class Simulation:
             watched=config.watched,
         )
         self.texts = Texts()
+        self.forgets = Forgets(self.world, config.namespaces)
         # By place: the engine that works there.
         self.engines: dict[int, SimEngine] = {}
         # Engines that are dead or silent, while a process of theirs still maps the pools.
@@ -85,6 +87,7 @@ class Simulation:
         self.world.drain()
         self.world.check_nothing_held()
         self.links.faults = False
+        self.forgets.finish()
         take_all(self.world, self.texts, self._last_number + 1)
         self.world.check_nothing_held()
         return self.world
@@ -97,11 +100,14 @@ class Simulation:
             disk_frames=math.ceil(config.disk_frames * disk_share),
             transfer_blocks_max=config.transfer_blocks_max,
             transfers_per_link_max=config.transfers_per_link_max,
+            forget_lot_blocks=config.forget_lot_blocks,
+            retained_blocks_max=config.retained_blocks_max,
             drop_tokens_max=config.drop_tokens_max,
         )
 
     def _tick(self) -> None:
         self.world.handle(Tick(time=self.world.time))
+        self.forgets.ask()
         self.clock.at(self.world.time + TICK_SECONDS, self._tick)
 
     def _meet(self, stimulus: Stimulus, rng: random.Random) -> None:
@@ -142,6 +148,10 @@ class Simulation:
                 self._draining = True
                 self.world.handle(Drain(time=self.world.time))
                 self.clock.at(self.world.time + rng.uniform(0, 2), self._end_drain)
+            case Kind.FORGET:
+                self._note(self.forgets.begin(rng, self._last_number))
+            case Kind.SCRUB:
+                self._scrub(rng)
             case Kind.AUDIT:
                 self._audit()
             case _:
@@ -159,6 +169,20 @@ class Simulation:
         if self._draining:
             self._draining = False
             self.world.handle(Drain(time=self.world.time, on=False))
+
+    def _scrub(self, rng: random.Random) -> None:
+        """What the disk finds bad it drops at once; the store hears of it a little later."""
+        lost, store = self.world.shadow.disk.scrub(), self.world.store
+        if not lost:
+            return
+        self._note(f"the disk finds {len(lost)} blocks bad, and drops them")
+
+        def tell() -> None:
+            # A service that has started since has not found them.
+            if self.world.store is store:
+                self.world.lose(lost)
+
+        self.clock.at(self.world.time + rng.uniform(0, 0.1), tell)
 
     def _note(self, what: str) -> None:
         self.world.log.append(Happened(self.world.time, what))
@@ -241,5 +265,6 @@ class Simulation:
         self.leaving.clear()
         self._draining = False
         self.links.crash(self.world, rng)
+        self.forgets.crash()
         # Its disk may be given more or less than before.
         self.world.restart(self._make_store(rng.choice([1.0, 1.0, 0.5, 1.5])))

@@ -120,6 +120,14 @@ class KVStoreStub:
     goes on. Answers when all is written, when no more can be, or when the time is over.
     Idempotent: asked again it writes what has come since.
     """
+    UpdateLimits: _grpc.UnaryUnaryMultiCallable[_kvstore_pb2.UpdateLimitsRequest, _kvstore_pb2.Limits]
+    """--- Operation. ---
+
+    Sets limits of links and watermarks of tiers while the service runs: they hold for
+    transfers under way too. What is absent stays as it is, so an empty request only
+    asks. Answers with all that hold now.
+    Errors: INVALID_ARGUMENT FIELD_INVALID.
+    """
 
 @_typing.type_check_only
 class KVStoreAsyncStub(KVStoreStub):
@@ -196,6 +204,14 @@ class KVStoreAsyncStub(KVStoreStub):
     is refused (DRAINING), a new sequence is answered LATER with frames_short 0; what runs
     goes on. Answers when all is written, when no more can be, or when the time is over.
     Idempotent: asked again it writes what has come since.
+    """
+    UpdateLimits: _aio.UnaryUnaryMultiCallable[_kvstore_pb2.UpdateLimitsRequest, _kvstore_pb2.Limits]  # type: ignore[assignment]
+    """--- Operation. ---
+
+    Sets limits of links and watermarks of tiers while the service runs: they hold for
+    transfers under way too. What is absent stays as it is, so an empty request only
+    asks. Answers with all that hold now.
+    Errors: INVALID_ARGUMENT FIELD_INVALID.
     """
 
 class KVStoreServicer(metaclass=_abc_1.ABCMeta):
@@ -360,6 +376,20 @@ class KVStoreServicer(metaclass=_abc_1.ABCMeta):
         is refused (DRAINING), a new sequence is answered LATER with frames_short 0; what runs
         goes on. Answers when all is written, when no more can be, or when the time is over.
         Idempotent: asked again it writes what has come since.
+        """
+
+    @_abc_1.abstractmethod
+    def UpdateLimits(
+        self,
+        request: _kvstore_pb2.UpdateLimitsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_kvstore_pb2.Limits, _abc.Awaitable[_kvstore_pb2.Limits]]:
+        """--- Operation. ---
+
+        Sets limits of links and watermarks of tiers while the service runs: they hold for
+        transfers under way too. What is absent stays as it is, so an empty request only
+        asks. Answers with all that hold now.
+        Errors: INVALID_ARGUMENT FIELD_INVALID.
         """
 
 def add_KVStoreServicer_to_server(servicer: KVStoreServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -14,7 +14,7 @@ HERE, THERE = Space(1, 1), Space(1, 2)
 
 
 def written(shadow: Shadow, table: tuple[int, ...] = (0, 1), space: Space = HERE) -> Seen:
-    seen: Seen = {}
+    seen = Seen()
     shadow.execute(WriteTokens(table, TOKENS, 0, 8, space, seen))
     return seen
 
@@ -91,7 +91,7 @@ def test_a_generation_that_nobody_committed_is_wrong_until_somebody_does() -> No
 
 def test_a_tail_is_written_on_only_after_its_head() -> None:
     shadow = Shadow()
-    seen: Seen = {}
+    seen = Seen()
     shadow.execute(WriteTokens((0,), TOKENS, 0, 2, HERE, seen))
     shadow.execute(WriteTokens((0,), TOKENS, 2, 4, HERE, seen))
     assert seen == {0: 1}
@@ -101,7 +101,7 @@ def test_a_tail_is_written_on_only_after_its_head() -> None:
 
 def test_a_child_sees_as_much_as_it_inherits() -> None:
     shadow = Shadow()
-    child: Seen = {}
+    child = Seen()
     shadow.execute(Inherit(written(shadow), child, 1))
     assert child == {0: 1}
 

@@ -126,6 +126,12 @@ class StoreConfig(_message.Message):
     TOKENS_MAX_FIELD_NUMBER: _builtins.int
     TRANSFER_BLOCKS_MAX_FIELD_NUMBER: _builtins.int
     TRANSFERS_PER_LINK_MAX_FIELD_NUMBER: _builtins.int
+    FORGET_LOT_BLOCKS_FIELD_NUMBER: _builtins.int
+    RETAINED_BLOCKS_MAX_FIELD_NUMBER: _builtins.int
+    QUEUE_BLOCKS_MAX_FIELD_NUMBER: _builtins.int
+    CPU_HIGH_WATERMARK_FIELD_NUMBER: _builtins.int
+    CPU_LOW_WATERMARK_FIELD_NUMBER: _builtins.int
+    BACKGROUND_WAIT_SECONDS_FIELD_NUMBER: _builtins.int
     block_tokens: _builtins.int
     gpu_frames: _builtins.int
     cpu_frames: _builtins.int
@@ -140,6 +146,12 @@ class StoreConfig(_message.Message):
     tokens_max: _builtins.int
     transfer_blocks_max: _builtins.int
     transfers_per_link_max: _builtins.int
+    forget_lot_blocks: _builtins.int
+    retained_blocks_max: _builtins.int
+    queue_blocks_max: _builtins.int
+    cpu_high_watermark: _builtins.float
+    cpu_low_watermark: _builtins.float
+    background_wait_seconds: _builtins.float
     @_builtins.property
     def tenants(self) -> _containers.RepeatedCompositeFieldContainer[Global___Tenant]: ...
     def __init__(
@@ -160,10 +172,16 @@ class StoreConfig(_message.Message):
         tokens_max: _builtins.int = ...,
         transfer_blocks_max: _builtins.int = ...,
         transfers_per_link_max: _builtins.int = ...,
+        forget_lot_blocks: _builtins.int = ...,
+        retained_blocks_max: _builtins.int = ...,
+        queue_blocks_max: _builtins.int = ...,
+        cpu_high_watermark: _builtins.float = ...,
+        cpu_low_watermark: _builtins.float = ...,
+        background_wait_seconds: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_tokens", b"block_tokens", "cpu_frames", b"cpu_frames", "default_tenant", b"default_tenant", "disk_frames", b"disk_frames", "engines_max", b"engines_max", "gpu_frames", b"gpu_frames", "high_watermark", b"high_watermark", "lease_seconds_max", b"lease_seconds_max", "low_watermark", b"low_watermark", "operations_max", b"operations_max", "sequences_max", b"sequences_max", "tenants", b"tenants", "tokens_max", b"tokens_max", "transfer_blocks_max", b"transfer_blocks_max", "transfers_per_link_max", b"transfers_per_link_max"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["background_wait_seconds", b"background_wait_seconds", "block_tokens", b"block_tokens", "cpu_frames", b"cpu_frames", "cpu_high_watermark", b"cpu_high_watermark", "cpu_low_watermark", b"cpu_low_watermark", "default_tenant", b"default_tenant", "disk_frames", b"disk_frames", "engines_max", b"engines_max", "forget_lot_blocks", b"forget_lot_blocks", "gpu_frames", b"gpu_frames", "high_watermark", b"high_watermark", "lease_seconds_max", b"lease_seconds_max", "low_watermark", b"low_watermark", "operations_max", b"operations_max", "queue_blocks_max", b"queue_blocks_max", "retained_blocks_max", b"retained_blocks_max", "sequences_max", b"sequences_max", "tenants", b"tenants", "tokens_max", b"tokens_max", "transfer_blocks_max", b"transfer_blocks_max", "transfers_per_link_max", b"transfers_per_link_max"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -368,6 +386,14 @@ class Event(_message.Message):
     GET_SEQUENCE_FIELD_NUMBER: _builtins.int
     WATCH_FIELD_NUMBER: _builtins.int
     DRAIN_FIELD_NUMBER: _builtins.int
+    PREFETCH_FIELD_NUMBER: _builtins.int
+    RETAIN_FIELD_NUMBER: _builtins.int
+    FORGET_FIELD_NUMBER: _builtins.int
+    FORGET_ON_FIELD_NUMBER: _builtins.int
+    DISK_SYNCED_FIELD_NUMBER: _builtins.int
+    FRAMES_RETURNED_FIELD_NUMBER: _builtins.int
+    BLOCKS_LOST_FIELD_NUMBER: _builtins.int
+    SET_LIMITS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def attach(self) -> Global___Attach: ...
     @_builtins.property
@@ -396,6 +422,22 @@ class Event(_message.Message):
     def watch(self) -> Global___Watch: ...
     @_builtins.property
     def drain(self) -> Global___Drain: ...
+    @_builtins.property
+    def prefetch(self) -> Global___Prefetch: ...
+    @_builtins.property
+    def retain(self) -> Global___Retain: ...
+    @_builtins.property
+    def forget(self) -> Global___Forget: ...
+    @_builtins.property
+    def forget_on(self) -> Global___ForgetOn: ...
+    @_builtins.property
+    def disk_synced(self) -> Global___DiskSynced: ...
+    @_builtins.property
+    def frames_returned(self) -> Global___FramesReturned: ...
+    @_builtins.property
+    def blocks_lost(self) -> Global___BlocksLost: ...
+    @_builtins.property
+    def set_limits(self) -> Global___SetLimits: ...
     def __init__(
         self,
         *,
@@ -413,12 +455,20 @@ class Event(_message.Message):
         get_sequence: Global___GetSequence | None = ...,
         watch: Global___Watch | None = ...,
         drain: Global___Drain | None = ...,
+        prefetch: Global___Prefetch | None = ...,
+        retain: Global___Retain | None = ...,
+        forget: Global___Forget | None = ...,
+        forget_on: Global___ForgetOn | None = ...,
+        disk_synced: Global___DiskSynced | None = ...,
+        frames_returned: Global___FramesReturned | None = ...,
+        blocks_lost: Global___BlocksLost | None = ...,
+        set_limits: Global___SetLimits | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["attach", b"attach", "blocks_found", b"blocks_found", "detach", b"detach", "drain", b"drain", "get_sequence", b"get_sequence", "keep_alive", b"keep_alive", "kind", b"kind", "lookup", b"lookup", "single", b"single", "step", b"step", "tether_opened", b"tether_opened", "tethers_closed", b"tethers_closed", "tick", b"tick", "transfer_ended", b"transfer_ended", "watch", b"watch"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["attach", b"attach", "blocks_found", b"blocks_found", "blocks_lost", b"blocks_lost", "detach", b"detach", "disk_synced", b"disk_synced", "drain", b"drain", "forget", b"forget", "forget_on", b"forget_on", "frames_returned", b"frames_returned", "get_sequence", b"get_sequence", "keep_alive", b"keep_alive", "kind", b"kind", "lookup", b"lookup", "prefetch", b"prefetch", "retain", b"retain", "set_limits", b"set_limits", "single", b"single", "step", b"step", "tether_opened", b"tether_opened", "tethers_closed", b"tethers_closed", "tick", b"tick", "transfer_ended", b"transfer_ended", "watch", b"watch"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attach", b"attach", "blocks_found", b"blocks_found", "detach", b"detach", "drain", b"drain", "get_sequence", b"get_sequence", "keep_alive", b"keep_alive", "kind", b"kind", "lookup", b"lookup", "single", b"single", "step", b"step", "tether_opened", b"tether_opened", "tethers_closed", b"tethers_closed", "tick", b"tick", "transfer_ended", b"transfer_ended", "watch", b"watch"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attach", b"attach", "blocks_found", b"blocks_found", "blocks_lost", b"blocks_lost", "detach", b"detach", "disk_synced", b"disk_synced", "drain", b"drain", "forget", b"forget", "forget_on", b"forget_on", "frames_returned", b"frames_returned", "get_sequence", b"get_sequence", "keep_alive", b"keep_alive", "kind", b"kind", "lookup", b"lookup", "prefetch", b"prefetch", "retain", b"retain", "set_limits", b"set_limits", "single", b"single", "step", b"step", "tether_opened", b"tether_opened", "tethers_closed", b"tethers_closed", "tick", b"tick", "transfer_ended", b"transfer_ended", "watch", b"watch"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["attach", "keep_alive", "detach", "step", "single", "lookup", "tick", "tether_opened", "tethers_closed", "transfer_ended", "blocks_found", "get_sequence", "watch", "drain"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["attach", "keep_alive", "detach", "step", "single", "lookup", "tick", "tether_opened", "tethers_closed", "transfer_ended", "blocks_found", "get_sequence", "watch", "drain", "prefetch", "retain", "forget", "forget_on", "disk_synced", "frames_returned", "blocks_lost", "set_limits"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -668,6 +718,161 @@ class Drain(_message.Message):
 Global___Drain: _TypeAlias = Drain  # noqa: Y015
 
 @_typing.final
+class Prefetch(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TIME_FIELD_NUMBER: _builtins.int
+    ENGINE_FIELD_NUMBER: _builtins.int
+    BLOCK_KEYS_FIELD_NUMBER: _builtins.int
+    SESSION_FIELD_NUMBER: _builtins.int
+    TARGET_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
+    time: _builtins.float
+    engine: _builtins.str
+    session: _builtins.str
+    target: _builtins.int
+    tenant: _builtins.str
+    @_builtins.property
+    def block_keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
+    def __init__(
+        self,
+        *,
+        time: _builtins.float = ...,
+        engine: _builtins.str = ...,
+        block_keys: _abc.Iterable[_builtins.bytes] | None = ...,
+        session: _builtins.str = ...,
+        target: _builtins.int = ...,
+        tenant: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_keys", b"block_keys", "engine", b"engine", "session", b"session", "target", b"target", "tenant", b"tenant", "time", b"time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Prefetch: _TypeAlias = Prefetch  # noqa: Y015
+
+@_typing.final
+class Retain(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TIME_FIELD_NUMBER: _builtins.int
+    ENGINE_FIELD_NUMBER: _builtins.int
+    TTL_SECONDS_FIELD_NUMBER: _builtins.int
+    BLOCK_KEYS_FIELD_NUMBER: _builtins.int
+    SESSION_FIELD_NUMBER: _builtins.int
+    PRIORITY_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
+    time: _builtins.float
+    engine: _builtins.str
+    ttl_seconds: _builtins.float
+    session: _builtins.str
+    priority: _builtins.int
+    tenant: _builtins.str
+    @_builtins.property
+    def block_keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
+    def __init__(
+        self,
+        *,
+        time: _builtins.float = ...,
+        engine: _builtins.str = ...,
+        ttl_seconds: _builtins.float = ...,
+        block_keys: _abc.Iterable[_builtins.bytes] | None = ...,
+        session: _builtins.str = ...,
+        priority: _builtins.int = ...,
+        tenant: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_keys", b"block_keys", "engine", b"engine", "priority", b"priority", "session", b"session", "tenant", b"tenant", "time", b"time", "ttl_seconds", b"ttl_seconds"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Retain: _TypeAlias = Retain  # noqa: Y015
+
+@_typing.final
+class Forget(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TIME_FIELD_NUMBER: _builtins.int
+    SESSION_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    WRITERS_FIELD_NUMBER: _builtins.int
+    WHOLE_CHAIN_FIELD_NUMBER: _builtins.int
+    time: _builtins.float
+    session: _builtins.str
+    tenant: _builtins.str
+    namespace: _builtins.int
+    whole_chain: _builtins.bool
+    @_builtins.property
+    def writers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        time: _builtins.float = ...,
+        session: _builtins.str = ...,
+        tenant: _builtins.str = ...,
+        namespace: _builtins.int = ...,
+        writers: _abc.Iterable[_builtins.int] | None = ...,
+        whole_chain: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["namespace", b"namespace", "session", b"session", "tenant", b"tenant", "time", b"time", "whole_chain", b"whole_chain", "writers", b"writers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Forget: _TypeAlias = Forget  # noqa: Y015
+
+@_typing.final
+class ForgetOn(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TIME_FIELD_NUMBER: _builtins.int
+    FORGET_FIELD_NUMBER: _builtins.int
+    time: _builtins.float
+    forget: _builtins.int
+    def __init__(
+        self,
+        *,
+        time: _builtins.float = ...,
+        forget: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["forget", b"forget", "time", b"time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ForgetOn: _TypeAlias = ForgetOn  # noqa: Y015
+
+@_typing.final
+class DiskSynced(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TIME_FIELD_NUMBER: _builtins.int
+    SYNC_FIELD_NUMBER: _builtins.int
+    FAILED_FIELD_NUMBER: _builtins.int
+    time: _builtins.float
+    sync: _builtins.int
+    failed: _builtins.bool
+    def __init__(
+        self,
+        *,
+        time: _builtins.float = ...,
+        sync: _builtins.int = ...,
+        failed: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["failed", b"failed", "sync", b"sync", "time", b"time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DiskSynced: _TypeAlias = DiskSynced  # noqa: Y015
+
+@_typing.final
 class Tick(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -712,6 +917,54 @@ class TetherOpened(_message.Message):
 Global___TetherOpened: _TypeAlias = TetherOpened  # noqa: Y015
 
 @_typing.final
+class SetLimits(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TIME_FIELD_NUMBER: _builtins.int
+    WATERMARKS_FIELD_NUMBER: _builtins.int
+    time: _builtins.float
+    @_builtins.property
+    def watermarks(self) -> _containers.RepeatedCompositeFieldContainer[Global___Watermarks]: ...
+    def __init__(
+        self,
+        *,
+        time: _builtins.float = ...,
+        watermarks: _abc.Iterable[Global___Watermarks] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["time", b"time", "watermarks", b"watermarks"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetLimits: _TypeAlias = SetLimits  # noqa: Y015
+
+@_typing.final
+class Watermarks(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TIER_FIELD_NUMBER: _builtins.int
+    HIGH_FIELD_NUMBER: _builtins.int
+    LOW_FIELD_NUMBER: _builtins.int
+    tier: _builtins.int
+    high: _builtins.float
+    low: _builtins.float
+    def __init__(
+        self,
+        *,
+        tier: _builtins.int = ...,
+        high: _builtins.float = ...,
+        low: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["high", b"high", "low", b"low", "tier", b"tier"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Watermarks: _TypeAlias = Watermarks  # noqa: Y015
+
+@_typing.final
 class TethersClosed(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -740,24 +993,77 @@ class TransferEnded(_message.Message):
     TIME_FIELD_NUMBER: _builtins.int
     TRANSFER_FIELD_NUMBER: _builtins.int
     FAILED_FIELD_NUMBER: _builtins.int
+    LATE_FIELD_NUMBER: _builtins.int
     time: _builtins.float
     transfer: _builtins.int
     @_builtins.property
     def failed(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def late(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     def __init__(
         self,
         *,
         time: _builtins.float = ...,
         transfer: _builtins.int = ...,
         failed: _abc.Iterable[_builtins.int] | None = ...,
+        late: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["failed", b"failed", "time", b"time", "transfer", b"transfer"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["failed", b"failed", "late", b"late", "time", b"time", "transfer", b"transfer"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TransferEnded: _TypeAlias = TransferEnded  # noqa: Y015
+
+@_typing.final
+class FramesReturned(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TIME_FIELD_NUMBER: _builtins.int
+    TRANSFER_FIELD_NUMBER: _builtins.int
+    POSITIONS_FIELD_NUMBER: _builtins.int
+    time: _builtins.float
+    transfer: _builtins.int
+    @_builtins.property
+    def positions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        time: _builtins.float = ...,
+        transfer: _builtins.int = ...,
+        positions: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["positions", b"positions", "time", b"time", "transfer", b"transfer"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FramesReturned: _TypeAlias = FramesReturned  # noqa: Y015
+
+@_typing.final
+class BlocksLost(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TIME_FIELD_NUMBER: _builtins.int
+    KEYS_FIELD_NUMBER: _builtins.int
+    time: _builtins.float
+    @_builtins.property
+    def keys(self) -> _containers.RepeatedCompositeFieldContainer[Global___StoredKey]: ...
+    def __init__(
+        self,
+        *,
+        time: _builtins.float = ...,
+        keys: _abc.Iterable[Global___StoredKey] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["keys", b"keys", "time", b"time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BlocksLost: _TypeAlias = BlocksLost  # noqa: Y015
 
 @_typing.final
 class BlocksFound(_message.Message):
@@ -765,22 +1071,58 @@ class BlocksFound(_message.Message):
 
     TIME_FIELD_NUMBER: _builtins.int
     BLOCKS_FIELD_NUMBER: _builtins.int
+    SESSIONS_FIELD_NUMBER: _builtins.int
     time: _builtins.float
     @_builtins.property
     def blocks(self) -> _containers.RepeatedCompositeFieldContainer[Global___StoredKey]: ...
+    @_builtins.property
+    def sessions(self) -> _containers.RepeatedCompositeFieldContainer[Global___StoredSession]: ...
     def __init__(
         self,
         *,
         time: _builtins.float = ...,
         blocks: _abc.Iterable[Global___StoredKey] | None = ...,
+        sessions: _abc.Iterable[Global___StoredSession] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks", b"blocks", "time", b"time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks", b"blocks", "sessions", b"sessions", "time", b"time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___BlocksFound: _TypeAlias = BlocksFound  # noqa: Y015
+
+@_typing.final
+class StoredSession(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    TURN_FIELD_NUMBER: _builtins.int
+    KEYS_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.int
+    tenant: _builtins.int
+    name: _builtins.str
+    turn: _builtins.int
+    @_builtins.property
+    def keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.int = ...,
+        tenant: _builtins.int = ...,
+        name: _builtins.str = ...,
+        turn: _builtins.int = ...,
+        keys: _abc.Iterable[_builtins.bytes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["keys", b"keys", "name", b"name", "namespace", b"namespace", "tenant", b"tenant", "turn", b"turn"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StoredSession: _TypeAlias = StoredSession  # noqa: Y015
 
 @_typing.final
 class StoredKey(_message.Message):
@@ -791,11 +1133,13 @@ class StoredKey(_message.Message):
     KEY_FIELD_NUMBER: _builtins.int
     PARENT_FIELD_NUMBER: _builtins.int
     WRITER_FIELD_NUMBER: _builtins.int
+    OWNER_FIELD_NUMBER: _builtins.int
     namespace: _builtins.int
     tenant: _builtins.int
     key: _builtins.bytes
     parent: _builtins.bytes
     writer: _builtins.int
+    owner: _builtins.int
     def __init__(
         self,
         *,
@@ -804,10 +1148,11 @@ class StoredKey(_message.Message):
         key: _builtins.bytes = ...,
         parent: _builtins.bytes = ...,
         writer: _builtins.int = ...,
+        owner: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "namespace", b"namespace", "parent", b"parent", "tenant", b"tenant", "writer", b"writer"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "namespace", b"namespace", "owner", b"owner", "parent", b"parent", "tenant", b"tenant", "writer", b"writer"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1092,7 +1437,10 @@ class Effects(_message.Message):
     TRANSFERS_FIELD_NUMBER: _builtins.int
     DELETES_FIELD_NUMBER: _builtins.int
     WAKE_FIELD_NUMBER: _builtins.int
+    ADMITTED_FIELD_NUMBER: _builtins.int
     HAPPENED_FIELD_NUMBER: _builtins.int
+    NOTES_FIELD_NUMBER: _builtins.int
+    SYNCS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def answer(self) -> Global___Answer: ...
     @_builtins.property
@@ -1102,7 +1450,13 @@ class Effects(_message.Message):
     @_builtins.property
     def wake(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
+    def admitted(self) -> _containers.RepeatedCompositeFieldContainer[Global___Admitted]: ...
+    @_builtins.property
     def happened(self) -> _containers.RepeatedCompositeFieldContainer[Global___Happening]: ...
+    @_builtins.property
+    def notes(self) -> _containers.RepeatedCompositeFieldContainer[Global___DiskNote]: ...
+    @_builtins.property
+    def syncs(self) -> _containers.RepeatedCompositeFieldContainer[Global___DiskSync]: ...
     def __init__(
         self,
         *,
@@ -1110,15 +1464,46 @@ class Effects(_message.Message):
         transfers: _abc.Iterable[Global___Transfer] | None = ...,
         deletes: _abc.Iterable[Global___DiskDelete] | None = ...,
         wake: _abc.Iterable[_builtins.str] | None = ...,
+        admitted: _abc.Iterable[Global___Admitted] | None = ...,
         happened: _abc.Iterable[Global___Happening] | None = ...,
+        notes: _abc.Iterable[Global___DiskNote] | None = ...,
+        syncs: _abc.Iterable[Global___DiskSync] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "deletes", b"deletes", "happened", b"happened", "transfers", b"transfers", "wake", b"wake"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admitted", b"admitted", "answer", b"answer", "deletes", b"deletes", "happened", b"happened", "notes", b"notes", "syncs", b"syncs", "transfers", b"transfers", "wake", b"wake"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Effects: _TypeAlias = Effects  # noqa: Y015
+
+@_typing.final
+class Admitted(_message.Message):
+    """The first frames of a sequence: blocks looked for in the index, and those found by tier."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SEQUENCE_FIELD_NUMBER: _builtins.int
+    BLOCKS_QUERIED_FIELD_NUMBER: _builtins.int
+    TIER_BLOCKS_FIELD_NUMBER: _builtins.int
+    sequence: _builtins.int
+    blocks_queried: _builtins.int
+    @_builtins.property
+    def tier_blocks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        sequence: _builtins.int = ...,
+        blocks_queried: _builtins.int = ...,
+        tier_blocks: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks_queried", b"blocks_queried", "sequence", b"sequence", "tier_blocks", b"tier_blocks"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Admitted: _TypeAlias = Admitted  # noqa: Y015
 
 @_typing.final
 class Answer(_message.Message):
@@ -1131,6 +1516,9 @@ class Answer(_message.Message):
     DONE_FIELD_NUMBER: _builtins.int
     SEQUENCE_ANSWER_FIELD_NUMBER: _builtins.int
     DRAIN_ANSWER_FIELD_NUMBER: _builtins.int
+    PREFETCH_ANSWER_FIELD_NUMBER: _builtins.int
+    RETAIN_ANSWER_FIELD_NUMBER: _builtins.int
+    FORGET_ANSWER_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def attach_answer(self) -> Global___AttachAnswer: ...
     @_builtins.property
@@ -1145,6 +1533,12 @@ class Answer(_message.Message):
     def sequence_answer(self) -> Global___SequenceAnswer: ...
     @_builtins.property
     def drain_answer(self) -> Global___DrainAnswer: ...
+    @_builtins.property
+    def prefetch_answer(self) -> Global___PrefetchAnswer: ...
+    @_builtins.property
+    def retain_answer(self) -> Global___RetainAnswer: ...
+    @_builtins.property
+    def forget_answer(self) -> Global___ForgetAnswer: ...
     def __init__(
         self,
         *,
@@ -1155,12 +1549,15 @@ class Answer(_message.Message):
         done: Global___Done | None = ...,
         sequence_answer: Global___SequenceAnswer | None = ...,
         drain_answer: Global___DrainAnswer | None = ...,
+        prefetch_answer: Global___PrefetchAnswer | None = ...,
+        retain_answer: Global___RetainAnswer | None = ...,
+        forget_answer: Global___ForgetAnswer | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["attach_answer", b"attach_answer", "done", b"done", "drain_answer", b"drain_answer", "keep_alive_answer", b"keep_alive_answer", "kind", b"kind", "lookup_answer", b"lookup_answer", "sequence_answer", b"sequence_answer", "step_answer", b"step_answer"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["attach_answer", b"attach_answer", "done", b"done", "drain_answer", b"drain_answer", "forget_answer", b"forget_answer", "keep_alive_answer", b"keep_alive_answer", "kind", b"kind", "lookup_answer", b"lookup_answer", "prefetch_answer", b"prefetch_answer", "retain_answer", b"retain_answer", "sequence_answer", b"sequence_answer", "step_answer", b"step_answer"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attach_answer", b"attach_answer", "done", b"done", "drain_answer", b"drain_answer", "keep_alive_answer", b"keep_alive_answer", "kind", b"kind", "lookup_answer", b"lookup_answer", "sequence_answer", b"sequence_answer", "step_answer", b"step_answer"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attach_answer", b"attach_answer", "done", b"done", "drain_answer", b"drain_answer", "forget_answer", b"forget_answer", "keep_alive_answer", b"keep_alive_answer", "kind", b"kind", "lookup_answer", b"lookup_answer", "prefetch_answer", b"prefetch_answer", "retain_answer", b"retain_answer", "sequence_answer", b"sequence_answer", "step_answer", b"step_answer"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["attach_answer", "keep_alive_answer", "step_answer", "lookup_answer", "done", "sequence_answer", "drain_answer"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["attach_answer", "keep_alive_answer", "step_answer", "lookup_answer", "done", "sequence_answer", "drain_answer", "prefetch_answer", "retain_answer", "forget_answer"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -1339,6 +1736,72 @@ class DrainAnswer(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DrainAnswer: _TypeAlias = DrainAnswer  # noqa: Y015
+
+@_typing.final
+class PrefetchAnswer(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BLOCKS_STARTED_FIELD_NUMBER: _builtins.int
+    blocks_started: _builtins.int
+    def __init__(
+        self,
+        *,
+        blocks_started: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks_started", b"blocks_started"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PrefetchAnswer: _TypeAlias = PrefetchAnswer  # noqa: Y015
+
+@_typing.final
+class RetainAnswer(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BLOCKS_RETAINED_FIELD_NUMBER: _builtins.int
+    blocks_retained: _builtins.int
+    def __init__(
+        self,
+        *,
+        blocks_retained: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks_retained", b"blocks_retained"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RetainAnswer: _TypeAlias = RetainAnswer  # noqa: Y015
+
+@_typing.final
+class ForgetAnswer(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FORGET_FIELD_NUMBER: _builtins.int
+    BLOCKS_FORGOTTEN_FIELD_NUMBER: _builtins.int
+    DONE_FIELD_NUMBER: _builtins.int
+    LOTS_LEFT_FIELD_NUMBER: _builtins.int
+    forget: _builtins.int
+    blocks_forgotten: _builtins.int
+    done: _builtins.bool
+    lots_left: _builtins.bool
+    def __init__(
+        self,
+        *,
+        forget: _builtins.int = ...,
+        blocks_forgotten: _builtins.int = ...,
+        done: _builtins.bool = ...,
+        lots_left: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks_forgotten", b"blocks_forgotten", "done", b"done", "forget", b"forget", "lots_left", b"lots_left"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ForgetAnswer: _TypeAlias = ForgetAnswer  # noqa: Y015
 
 @_typing.final
 class Done(_message.Message):
@@ -1888,9 +2351,11 @@ class Transfer(_message.Message):
     SOURCE_FRAMES_FIELD_NUMBER: _builtins.int
     TARGET_FRAMES_FIELD_NUMBER: _builtins.int
     KEYS_FIELD_NUMBER: _builtins.int
+    URGENCY_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     source: _builtins.int
     target: _builtins.int
+    urgency: _builtins.int
     @_builtins.property
     def source_frames(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
@@ -1906,10 +2371,11 @@ class Transfer(_message.Message):
         source_frames: _abc.Iterable[_builtins.int] | None = ...,
         target_frames: _abc.Iterable[_builtins.int] | None = ...,
         keys: _abc.Iterable[Global___StoredKey] | None = ...,
+        urgency: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "keys", b"keys", "source", b"source", "source_frames", b"source_frames", "target", b"target", "target_frames", b"target_frames"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "keys", b"keys", "source", b"source", "source_frames", b"source_frames", "target", b"target", "target_frames", b"target_frames", "urgency", b"urgency"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1934,3 +2400,137 @@ class DiskDelete(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DiskDelete: _TypeAlias = DiskDelete  # noqa: Y015
+
+@_typing.final
+class DiskSync(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SYNC_FIELD_NUMBER: _builtins.int
+    sync: _builtins.int
+    def __init__(
+        self,
+        *,
+        sync: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["sync", b"sync"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DiskSync: _TypeAlias = DiskSync  # noqa: Y015
+
+@_typing.final
+class DiskNote(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSIONS_KEPT_FIELD_NUMBER: _builtins.int
+    SESSIONS_FORGOTTEN_FIELD_NUMBER: _builtins.int
+    BLOCKS_USED_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def sessions_kept(self) -> Global___SessionsKept: ...
+    @_builtins.property
+    def sessions_forgotten(self) -> Global___SessionsForgotten: ...
+    @_builtins.property
+    def blocks_used(self) -> Global___BlocksUsed: ...
+    def __init__(
+        self,
+        *,
+        sessions_kept: Global___SessionsKept | None = ...,
+        sessions_forgotten: Global___SessionsForgotten | None = ...,
+        blocks_used: Global___BlocksUsed | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["blocks_used", b"blocks_used", "kind", b"kind", "sessions_forgotten", b"sessions_forgotten", "sessions_kept", b"sessions_kept"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks_used", b"blocks_used", "kind", b"kind", "sessions_forgotten", b"sessions_forgotten", "sessions_kept", b"sessions_kept"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["sessions_kept", "sessions_forgotten", "blocks_used"]  # noqa: Y015
+    _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
+
+Global___DiskNote: _TypeAlias = DiskNote  # noqa: Y015
+
+@_typing.final
+class SessionsKept(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSIONS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def sessions(self) -> _containers.RepeatedCompositeFieldContainer[Global___StoredSession]: ...
+    def __init__(
+        self,
+        *,
+        sessions: _abc.Iterable[Global___StoredSession] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["sessions", b"sessions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SessionsKept: _TypeAlias = SessionsKept  # noqa: Y015
+
+@_typing.final
+class SessionsForgotten(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSIONS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def sessions(self) -> _containers.RepeatedCompositeFieldContainer[Global___SessionName]: ...
+    def __init__(
+        self,
+        *,
+        sessions: _abc.Iterable[Global___SessionName] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["sessions", b"sessions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SessionsForgotten: _TypeAlias = SessionsForgotten  # noqa: Y015
+
+@_typing.final
+class SessionName(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.int
+    tenant: _builtins.int
+    name: _builtins.str
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.int = ...,
+        tenant: _builtins.int = ...,
+        name: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "namespace", b"namespace", "tenant", b"tenant"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SessionName: _TypeAlias = SessionName  # noqa: Y015
+
+@_typing.final
+class BlocksUsed(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEYS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def keys(self) -> _containers.RepeatedCompositeFieldContainer[Global___StoredKey]: ...
+    def __init__(
+        self,
+        *,
+        keys: _abc.Iterable[Global___StoredKey] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["keys", b"keys"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BlocksUsed: _TypeAlias = BlocksUsed  # noqa: Y015
