@@ -34,6 +34,7 @@ class SimConfig:
     disk_frames: int = 0
     transfer_blocks_max: int = 32
     transfers_per_link_max: int = 2
+    queue_blocks_max: int = 65_536
     drop_tokens_max: int = 8
     block_bytes: int = 1 << 20
     links: Mapping[tuple[Tier, Tier], LinkSpeed]
@@ -95,6 +96,7 @@ def draw_config(seed: int, **given: object) -> SimConfig:
         "flip_share": rng.choice([0.0, 0.02, 0.1]),
         "single_share": rng.choice([0.0, 0.2, 0.5]),
         "scrub_share": rng.choice([0.0, 0.01, 0.05]),
+        "queue_blocks_max": rng.choice([3, 20, 65_536]),
         "late_share": rng.choice([0.0, 0.02, 0.1, 0.3]),
     }
     config = SimConfig(seed=seed, **drawn)

@@ -89,6 +89,7 @@ class Simulation:
             disk_frames=math.ceil(config.disk_frames * disk_share),
             transfer_blocks_max=config.transfer_blocks_max,
             transfers_per_link_max=config.transfers_per_link_max,
+            queue_blocks_max=config.queue_blocks_max,
             drop_tokens_max=config.drop_tokens_max,
         )
 

@@ -205,12 +205,18 @@ class World:
     def drain(self) -> None:
         """All that is under way ends, and what follows from it; late reads too."""
         for _ in range(100_000):
-            if not self.under_way and not self.late:
+            self.drain_but_late()
+            if not self.late:
                 return
-            if self.under_way:
-                self.end_one()
-            else:
-                self.return_frames(self.late[0])
+            self.return_frames(self.late[0])
+        raise Wrong("reads are late again and again")
+
+    def drain_but_late(self) -> None:
+        """All that is under way ends, and what follows from it."""
+        for _ in range(100_000):
+            if not self.under_way:
+                return
+            self.end_one()
         raise Wrong("transfers go on and on")
 
     def moving(self, source: Tier, target: Tier) -> list[Moving]:
