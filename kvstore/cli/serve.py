@@ -26,6 +26,13 @@ def serve(
     disk_bytes: Annotated[
         str, typer.Option(help="The most that the disk tier takes, what is there already included.")
     ] = "0",
+    wipe_incompatible: Annotated[
+        bool,
+        typer.Option(
+            "--wipe-incompatible",
+            help="Delete what another format or another layout has left in the folder of --disk.",
+        ),
+    ] = False,
     tenant: Annotated[
         list[str] | None,
         typer.Option(help="A tenant that may be named; repeatable, the first is default."),
@@ -39,11 +46,22 @@ def serve(
         float, typer.Option(help="Share of frames in use that starts evicting.")
     ] = 0.90,
     low_watermark: Annotated[float, typer.Option(help="Share of frames in use that ends it.")] = 0.80,
+    limit: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Limit of a link, LINK=RATE; repeatable. Links: gpu_to_cpu, cpu_to_gpu, cpu_to_disk, "
+            "disk_to_cpu. RATE: 2GB/s, or a share of the measured bandwidth like 50%."
+        ),
+    ] = None,
     journal: Annotated[
         str | None,
         typer.Option(help="Folder to record all events in, for `kvstore replay`."),
     ] = None,
     journal_bytes: Annotated[str, typer.Option(help="The most that the journal takes.")] = "0",
+    metrics: Annotated[
+        str | None,
+        typer.Option(help="Port, or 127.0.0.1:PORT, of /metrics and /healthz over HTTP, on loopback alone."),
+    ] = None,
 ) -> None:
     """Run the service until SIGTERM or Ctrl-C."""
     # Until the service takes the signals itself: to load it lasts longer than a hasty stop waits.
@@ -62,14 +80,17 @@ def serve(
         cpu=cpu,
         disk=disk,
         disk_bytes=disk_bytes,
+        wipe_incompatible=wipe_incompatible,
         tenants=tenant or (),
         lease=lease,
         engines_max=engines_max,
         drop_tokens_max=drop_tokens_max,
         high_watermark=high_watermark,
         low_watermark=low_watermark,
+        limits=limit or (),
         journal=journal,
         journal_bytes=journal_bytes,
+        metrics=metrics,
     )
     raise typer.Exit(asyncio.run(run(config)))
 

@@ -129,6 +129,11 @@ class Admission:
         """Whether somebody waits for frames and still asks for them."""
         return bool(self._tickets) and any(self._asks(ticket, time) for ticket in self._tickets.values())
 
+    @property
+    def waiting(self) -> int:
+        """How many sequences have a ticket."""
+        return len(self._tickets)
+
     def engines_waiting(self) -> dict[EngineId, None]:
         """Whose sequences have a ticket."""
         return dict.fromkeys(sequence.engine for sequence in self._tickets)

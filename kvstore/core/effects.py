@@ -27,6 +27,7 @@ from kvstore.core.types import (
 )
 
 __all__ = [
+    "Admitted",
     "AllocateResult",
     "Answer",
     "AttachAnswer",
@@ -275,6 +276,16 @@ class DiskDelete(Struct, frozen=True, kw_only=True, gc=False):
     keys: tuple[StoredKey, ...]
 
 
+class Admitted(Struct, frozen=True, kw_only=True, gc=False):
+    """A sequence has got its first frames: how many blocks were looked for in the index, and how many
+    leading ones were found, by the tier of their best copy. Told once a sequence, for the count of hits:
+    not when it is asked for again, and not when it comes back after a drop."""
+
+    sequence: SequenceId
+    blocks_queried: int
+    tier_blocks: tuple[int, int, int] = (0, 0, 0)
+
+
 class SessionsKept(Struct, frozen=True, kw_only=True, gc=False):
     """Sessions to write down, each in the place of what was known of it. Ends in nothing: one that is lost
     comes back after a restart as it was before, or not."""
@@ -310,7 +321,7 @@ class Effects(Struct, frozen=True, kw_only=True, gc=False):
 
     `deletes` go to the disk before `notes`, these before `syncs`, and all of them before `transfers`, in
     the order given; `answer` may be told at once: whatever it says may be read is there already. `wake`
-    names engines that have news for a waiting KeepAlive.
+    names engines that have news for a waiting KeepAlive; `admitted` is for those who count.
     """
 
     answer: Answer = field(default_factory=Done)
@@ -319,3 +330,4 @@ class Effects(Struct, frozen=True, kw_only=True, gc=False):
     wake: tuple[EngineId, ...] = ()
     notes: tuple[DiskNote, ...] = ()
     syncs: tuple[DiskSync, ...] = ()
+    admitted: tuple[Admitted, ...] = ()

@@ -25,6 +25,7 @@ from kvstore.core.types import (
     SyncId,
     Tier,
     TransferId,
+    Watermarks,
     WriterId,
 )
 
@@ -49,6 +50,7 @@ __all__ = [
     "Operation",
     "Prefetch",
     "Retain",
+    "SetLimits",
     "Single",
     "Step",
     "Swap",
@@ -311,6 +313,13 @@ class BlocksFound(Struct, frozen=True, kw_only=True, gc=False):
     sessions: tuple[StoredSession, ...] = ()
 
 
+class SetLimits(Struct, frozen=True, kw_only=True, gc=False):
+    """An operator sets the watermarks of some tiers. Limits of links are the movers' affair."""
+
+    time: float
+    watermarks: tuple[Watermarks, ...]
+
+
 Event = (
     Attach
     | KeepAlive
@@ -330,4 +339,5 @@ Event = (
     | FramesReturned
     | BlocksFound
     | BlocksLost
+    | SetLimits
 )

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from kvstore.core.admission import Admission, Precedence, Request
 from kvstore.core.blocks import concat, none_of
 from kvstore.core.config import StoreConfig
+from kvstore.core.effects import Admitted
 from kvstore.core.engines import Engine
 from kvstore.core.events import Allocate
 from kvstore.core.leaving import Leaving
@@ -65,6 +66,8 @@ class Granting:
         self._admission = admission
         self._leaving = leaving
         self._lone_sequences = 0
+        # Sequences that got their first frames with this event.
+        self.admitted: list[Admitted] = []
 
     # ---------------------------------------------------------------------- planning
 
@@ -205,7 +208,22 @@ class Granting:
         hits = [request for request in beginning if request.held]
         if hits:
             self._note_hits(hits)
+        for request in beginning:
+            if not request.sequence.admitted:
+                self._note_admitted(request.sequence)
         self._swaps.start_in([Arrival(each.sequence, each.held, each.granted) for each in requests])
+
+    def _note_admitted(self, sequence: Sequence) -> None:
+        sequence.admitted = True
+        size = self._config.block_tokens
+        gpu, cpu, disk = sequence.found_tokens
+        self.admitted.append(
+            Admitted(
+                sequence=sequence.id,
+                blocks_queried=min(len(sequence.keys), (sequence.token_count - 1) // size),
+                tier_blocks=(gpu // size, cpu // size, disk // size),
+            )
+        )
 
     def _grow(self, asked: Asked, sequence: Sequence, fresh: "array[int]", tails: Tails) -> None:
         if sequence.forked:

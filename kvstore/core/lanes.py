@@ -8,7 +8,7 @@ comes, and a row that needs nothing any more (freed, evicted, moved by another) 
 nothing has to be taken out of a lane. A row stands in it once at the most.
 """
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterable
 
 import numpy as np
@@ -17,7 +17,7 @@ from kvstore.core.blocks import Rows
 from kvstore.core.config import StoreConfig
 from kvstore.core.types import ASKED, BACKGROUND, CPU, DISK, GPU, NEEDED, PREFETCH, Tier, Urgency
 
-__all__ = ["COPY", "LOAD", "ORDER", "READ", "WRITE", "Lane", "Lanes", "Link", "make_lanes"]
+__all__ = ["COPY", "LOAD", "ORDER", "READ", "WRITE", "Lane", "Lanes", "Link", "make_lanes", "transfers_max"]
 
 Link = tuple[Tier, Tier]
 COPY: Link = (GPU, CPU)
@@ -87,3 +87,9 @@ def make_lanes(config: StoreConfig) -> Lanes:
     """Writes go one at a time: a block is written with or after its parent."""
     most = config.transfers_per_link_max
     return {(link, urgency): Lane(link, urgency, 1 if link == WRITE else most) for link, urgency in ORDER}
+
+
+def transfers_max(config: StoreConfig) -> int:
+    """Under way in one link at once, of all urgencies."""
+    urgencies = Counter(link for link, _ in set(ORDER))
+    return config.transfers_per_link_max * max(urgencies.values())

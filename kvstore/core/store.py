@@ -14,6 +14,7 @@ from kvstore.core.checking import check_completed, check_keys, check_operations,
 from kvstore.core.committing import Committing
 from kvstore.core.config import StoreConfig
 from kvstore.core.effects import (
+    Admitted,
     Answer,
     BlocksUsed,
     DiskDelete,
@@ -45,6 +46,7 @@ from kvstore.core.events import (
     Lookup,
     Prefetch,
     Retain,
+    SetLimits,
     Single,
     Step,
     TetherOpened,
@@ -64,7 +66,7 @@ from kvstore.core.phases import Phases
 from kvstore.core.ports import EvictionPolicy, SwapPolicy
 from kvstore.core.prefix import domain_id
 from kvstore.core.pressure import PressureGauge
-from kvstore.core.reporting import report_usage
+from kvstore.core.reporting import report_sequences, report_usage
 from kvstore.core.restoring import restore_blocks
 from kvstore.core.sequences import Sequence
 from kvstore.core.sessions import Sessions
@@ -73,6 +75,7 @@ from kvstore.core.steps import Steps
 from kvstore.core.swaps import Swaps
 from kvstore.core.types import RESIDENT, RUNNING, EngineId, Revision, StepNumber, StoredKey, Tier
 from kvstore.core.usage import Usage
+from kvstore.core.watermarks import WatermarkTable
 from kvstore.core.writing import Writing
 
 __all__ = ["Store"]
@@ -97,7 +100,7 @@ class Store:
         engines = self.membership.engines.values
         self.forgetting = Forgetting(config, self.memory, self.swaps, self.sessions, engines)
         self._chains = Chains(config, self.memory, self.links, self.sessions)
-        granting = Granting(config, self.memory, self.swaps, self.admission, self.leaving)
+        self._granting = Granting(config, self.memory, self.swaps, self.admission, self.leaving)
         growing = Growing(config, self.memory, self.admission, self.leaving)
         self._answering = Answering(self.memory)
         self._steps = Steps(
@@ -108,10 +111,11 @@ class Store:
             freeing,
             self.leaving,
             growing,
-            granting,
+            self._granting,
             self._answering,
         )
-        self._gauge = PressureGauge(config, self.memory, self.admission)
+        self.watermarks = WatermarkTable(config)
+        self._gauge = PressureGauge(self.watermarks, self.memory, self.admission)
         self.revision = Revision(0)
         # Engines with news, in the order of the news; reset by each event.
         self._woken: dict[EngineId, None] = {}
@@ -129,6 +133,10 @@ class Store:
             self._woken.update(self.admission.engines_waiting())
         transfers = tuple(self._start_transfers(event.time))
         deleted, self.memory.deleted = self.memory.deleted, []
+        admitted: tuple[Admitted, ...] = ()
+        if self._granting.admitted:
+            admitted = tuple(self._granting.admitted)
+            self._granting.admitted.clear()
         return Effects(
             answer=answer,
             transfers=transfers,
@@ -136,6 +144,7 @@ class Store:
             wake=tuple(self._woken),
             notes=self._notes() if self._used or self.sessions.has_notes else (),
             syncs=self._syncs() if self.forgetting.syncs else (),
+            admitted=admitted,
         )
 
     def _syncs(self) -> tuple[DiskSync, ...]:
@@ -158,7 +167,10 @@ class Store:
 
     def usage(self) -> Usage:
         """What there is and who holds it. Changes nothing."""
-        return report_usage(self.memory, self.links, self.membership, self._gauge, self.revision)
+        sequences = report_sequences(self.membership, self.swaps, self.leaving, self.admission)
+        return report_usage(
+            self.memory, self.links, self.membership, self._gauge, self.leaving, sequences, self.revision
+        )
 
     def _apply(self, event: Event) -> Answer:
         match event:
@@ -211,6 +223,10 @@ class Store:
                 self.swaps.lose_on_disk(event.keys)
             case BlocksFound():
                 self._restore(event)
+            case SetLimits():
+                self.watermarks.set(event.watermarks)
+                self._gauge.look_again()
+                self._watch_pressure(event.time)
         return Done()
 
     # ---------------------------------------------------------------------------- steps

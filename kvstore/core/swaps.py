@@ -21,6 +21,7 @@ from kvstore.core.types import (
     CPU,
     DISK,
     GPU,
+    SWAPPED,
     SWAPPING_IN,
     SWAPPING_OUT,
     Rows,
@@ -56,6 +57,8 @@ class Swaps:
         # Told each sequence whose state has changed other than in the answer to its engine.
         self._moved = moved
         self._waiting: dict[tuple[Tier, int], list[Sequence]] = {}
+        # Swaps taken on since the start.
+        self.swaps_out = self.swaps_in = 0
 
     # ----------------------------------------------------------------------------- out
 
@@ -75,6 +78,7 @@ class Swaps:
         memory.add_replicas(CPU, lacking)
         blocks.give_up(np.array(sequence.rows, np.intp))
         sequence.move(Move.OUT)
+        self.swaps_out += 1
         sequence.claimed = kept
         sequence.filled_tokens = filled_tokens
         sequence.out_fence = fence
@@ -145,6 +149,7 @@ class Swaps:
             sequence = each.sequence
             sequence.rows = each.held + each.fresh
             sequence.held_blocks = len(each.held)
+            self.swaps_in += sequence.state is SWAPPED
             sequence.first_failed = None
             waited_for = [row for row in each.held if row in coming] if coming else None
             if waited_for:

@@ -58,6 +58,7 @@ __all__ = [
     "Tier",
     "TransferId",
     "Urgency",
+    "Watermarks",
     "WriterId",
     "blocks_for_tokens",
 ]
@@ -192,6 +193,14 @@ class StoredKey(Struct, frozen=True, kw_only=True, gc=False):
     parent: BlockKey
     writer: WriterId
     owner: int = 0
+
+
+class Watermarks(Struct, frozen=True, kw_only=True, gc=False):
+    """Shares of a tier's frames in use: pressure is HIGH from the one on, and LOW again below the other."""
+
+    tier: Tier
+    high: float
+    low: float
 
 
 class SessionName(Struct, frozen=True, kw_only=True, gc=False):

@@ -26,6 +26,7 @@ from kvstore.core.events import (
     Event,
     KeepAlive,
     Lookup,
+    SetLimits,
     Single,
     Step,
     TethersClosed,
@@ -110,6 +111,9 @@ class Teller:
                 yield Fact(text="found on disk", blocks=_by_key(block.key for block in event.blocks))
             case BlocksLost():
                 yield Fact(text="found bad on disk", blocks=_by_key(stored.key for stored in event.keys))
+            case SetLimits():
+                # Whoever is told to hurry or not from here on may be told so by it.
+                yield Fact(text=event_words(event), always=True)
 
     # ---------------------------------------------------------------------------- engines
 

@@ -28,6 +28,7 @@ from kvstore.core.events import (
     KeepAlive,
     Lookup,
     Operation,
+    SetLimits,
     Single,
     Step,
     Swap,
@@ -92,6 +93,9 @@ def event_words(event: Event) -> str:
             return f"{count(len(event.keys), 'block')} lost on disk"
         case BlocksFound():
             return f"{count(len(event.blocks), 'block')} found on disk"
+        case SetLimits():
+            marks = (f"{each.tier.name} {each.low:.0%} to {each.high:.0%}" for each in event.watermarks)
+            return f"watermarks set: {', '.join(marks)}"
     return "tick"
 
 

@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 import msgspec
@@ -22,8 +23,19 @@ from kvstore.core.config import StoreConfig
 from kvstore.core.effects import Answer, AttachAnswer, Done, KeepAliveAnswer
 from kvstore.core.errors import CheckFailed, EngineExpired, FieldInvalid, LayoutMismatch
 from kvstore.core.store import Store
-from kvstore.core.types import EngineId, EngineState, Pressure, Revision, StoredKey, Tier
+from kvstore.core.types import (
+    EngineId,
+    EngineState,
+    NamespaceId,
+    Pressure,
+    Revision,
+    StoredKey,
+    Tier,
+    Watermarks,
+)
 from kvstore.core.usage import TierUsage, Usage
+from kvstore.core.watermarks import MARKED_TIERS
+from kvstore.observe.counting import Counts
 from kvstore.observe.folder import JournalFolder
 from kvstore.observe.journal import Journal
 from kvstore.observe.making import heading_of
@@ -32,19 +44,26 @@ from kvstore.policy.swap import LengthThreshold
 from kvstore.server.clock import now, wall_now
 from kvstore.server.config import ServeConfig
 from kvstore.server.decode import AttachCall
+from kvstore.server.encode_usage import Facts
 from kvstore.server.fds import TetherServer
 from kvstore.server.layout import Layout
-from kvstore.server.pools import FrameCounts, Pools, count_frames, make_pools
+from kvstore.server.limits import LinkLimits
+from kvstore.server.limits_messages import decode_limits, encode_limits
+from kvstore.server.pools import FrameCounts, Pools, count_frames, make_pools, transfer_blocks
 from kvstore.server.running import RunningStore
 from kvstore.server.waits import Waits
+from kvstore.tiers.calibrating import calibrate, calibration_keys
 from kvstore.tiers.disk import DiskTier
 from kvstore.tiers.names import Names
+from kvstore.tiers.rates import LinkRates
+from kvstore.v1 import kvstore_pb2 as pb
 
 __all__ = ["Attached", "Driver"]
 
 WAIT_SECONDS_MAX = 30.0
 
 AnswerKind = TypeVar("AnswerKind", bound=Answer)
+Returned = TypeVar("Returned")
 
 log = logging.getLogger(__name__)
 
@@ -69,6 +88,7 @@ class Driver:
         journal: JournalFolder | None = None,
     ) -> None:
         self.store_epoch = secrets.randbits(64)
+        self.counts = Counts()
         self.tethers = TetherServer(self._tether_opened, self._tethers_closed)
         self._config = config
         self._disk = disk
@@ -76,8 +96,13 @@ class Driver:
         self._names = disk.names if disk is not None else Names()
         self._stop = stop
         self._waits = Waits()
+        self._limits = LinkLimits(config.links, config.limits)
+        self._rates = LinkRates()
+        # What was set before there was a store.
+        self._watermarks: dict[Tier, Watermarks] = {}
         self._running: RunningStore | None = None
         self._making: asyncio.Task[RunningStore] | None = None
+        self._start_wall = wall_now()
 
     @property
     def failure(self) -> Exception | None:
@@ -134,8 +159,46 @@ class Driver:
         return msgspec.structs.replace(usage, tiers=tuple(tier for tier in usage.tiers if sizes[tier.tier]))
 
     @property
-    def tiers_degraded(self) -> set[Tier]:
-        return {Tier.DISK} if self._disk is not None and self._disk.degraded else set()
+    def facts(self) -> Facts:
+        """What is to be told beside the usage."""
+        return Facts(
+            store_epoch=self.store_epoch,
+            build=__version__,
+            start_wall=self._start_wall,
+            disk_bytes=self._config.disk_bytes,
+            layout=self._running.layout if self._running is not None else None,
+            disk=self._disk,
+            limits=self._limits,
+            rates=self._rates,
+            movers=self._running.movers if self._running is not None else {},
+        )
+
+    def update_limits(self, request: pb.UpdateLimitsRequest) -> pb.Limits:
+        """All that is asked for, or a refusal; then what holds now."""
+        rates, watermarks = decode_limits(request, self._config.links, self._watermarks_now().__getitem__)
+        if watermarks and self._running is not None:
+            self._running.ask(events.SetLimits(time=now(), watermarks=watermarks), Done)
+        elif watermarks:
+            self._watermarks.update({each.tier: each for each in watermarks})
+        self._limits.update(rates)
+        return encode_limits(self._limits, self._watermarks_now())
+
+    def _watermarks_now(self) -> dict[Tier, Watermarks]:
+        if self._running is not None:
+            return self._running.watermarks
+        high, low = self._config.high_watermark, self._config.low_watermark
+        return {tier: Watermarks(tier=tier, high=high, low=low) for tier in MARKED_TIERS} | self._watermarks
+
+    def health(self) -> tuple[bool, str]:
+        """Whether engines are served, and what there is to say, a line each."""
+        if self.failure is not None:
+            return False, f"failed: {self.failure}\n"
+        lines = ["ok"]
+        if self._running is None:
+            lines.append("no engine has attached yet")
+        if self._disk is not None and self._disk.degraded:
+            lines.append(f"disk degraded: {self._disk.degraded_reason}")
+        return True, "\n".join(lines) + "\n"
 
     def end_waits(self) -> None:
         """KeepAlives that wait are answered, and later ones don't wait: the service is about to stop."""
@@ -172,7 +235,9 @@ class Driver:
     async def _run(self, layout: Layout, frames: FrameCounts) -> RunningStore:
         pools = await make_pools(layout, frames)
         try:
-            found = await asyncio.to_thread(_find_stored, self._disk, layout)
+            found = await _in_thread(partial(_find_stored, self._disk, layout))
+            # Before any engine has a frame: none is in use yet.
+            await _in_thread(partial(self._learn_rates, layout, pools, frames.disk - len(found)))
             store_config = self._store_config(layout, frames)
             eviction, swap = Lru(), LengthThreshold(self._config.drop_tokens_max)
             running = RunningStore(
@@ -181,6 +246,9 @@ class Driver:
                 pools=pools,
                 disk=self._disk,
                 waits=self._waits,
+                counts=self.counts,
+                rates=self._rates,
+                limits=self._limits,
                 failed=self._stop,
             )
         except BaseException:
@@ -199,6 +267,9 @@ class Driver:
             )
             running.journal = Journal(self._journal, heading)
         running.ask(events.BlocksFound(time=now(), blocks=found), Done)
+        if self._watermarks:
+            watermarks = tuple(self._watermarks.values())
+            running.ask(events.SetLimits(time=now(), watermarks=watermarks), Done)
         self.tethers.serve_pools(pools.gpu.fds)
         return running
 
@@ -215,20 +286,35 @@ class Driver:
             lease_seconds_max=config.lease_seconds,
             high_watermark=config.high_watermark,
             low_watermark=config.low_watermark,
+            transfer_blocks_max=transfer_blocks(layout),
+        )
+
+    def _learn_rates(self, layout: Layout, pools: Pools, disk_room: int) -> None:
+        """In a thread: what the links can do, as it was kept or else as it is measured now."""
+        if self._disk is None:
+            calibrate(self._rates, pools.gpu, pools.cpu)
+            return
+        keys = calibration_keys(
+            self._namespace(layout),
+            self._names.tenant_id(self._config.tenants[0]),
+            self._names.writer_id(EngineId("calibration"), __version__),
+            max(0, disk_room // 2),
+        )
+        calibrate(self._rates, pools.gpu, pools.cpu, self._disk, keys)
+
+    def _namespace(self, layout: Layout) -> NamespaceId:
+        return self._names.namespace_id(
+            layout.fingerprint, layout.block_bytes, layout.block_tokens, layout.ranks, layout.description
         )
 
     def _attach_event(self, call: AttachCall) -> events.Attach:
         engine = EngineId(str(uuid.uuid4()))
-        layout = call.layout
-        namespace = self._names.namespace_id(
-            layout.fingerprint, layout.block_bytes, layout.block_tokens, layout.ranks, layout.description
-        )
         longest = self._config.lease_seconds
         return events.Attach(
             time=now(),
             engine=engine,
             request_id=call.request_id,
-            namespace=namespace,
+            namespace=self._namespace(call.layout),
             writer=self._names.writer_id(engine, call.build),
             build=call.build,
             lease_seconds=min(call.lease_seconds or longest, longest),
@@ -251,8 +337,21 @@ class Driver:
             self.ask(events.TethersClosed(time=now(), engine=engine), Done)
 
 
+async def _in_thread(call: Callable[[], Returned]) -> Returned:
+    """What a thread works on outlives it: who is cancelled meanwhile waits for its end all the same."""
+    running = asyncio.ensure_future(asyncio.to_thread(call))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait([running])
+        raise
+
+
 def _find_stored(disk: DiskTier | None, layout: Layout) -> tuple[StoredKey, ...]:
-    return tuple(disk.stored(layout.block_bytes * layout.ranks)) if disk is not None else ()
+    if disk is None:
+        return ()
+    disk.lay_out(layout.block_bytes, layout.ranks)
+    return tuple(disk.found(layout.block_bytes * layout.ranks))
 
 
 def _without_frames(tier: Tier) -> TierUsage:

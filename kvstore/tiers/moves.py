@@ -1,43 +1,126 @@
-"""What a link does with a transfer: copy frames, write blocks to disk, read them from it.
+"""What a mover does with a piece of a transfer: copy frames, write blocks to disk, read them from it.
 
-Each function returns the positions in the transfer that failed. One that raises has failed whole; what
-it has written into its target frames by then means nothing, since nobody reads a frame before its
-transfer has ended well.
+Each function does blocks `start` to `stop` and returns the positions in the transfer that failed. One that
+raises has failed with its whole piece; what it has written into target frames by then means nothing, since
+nobody reads a frame before its transfer has ended well.
 """
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kvstore.core.effects import DiskDelete, Transfer
 from kvstore.core.errors import check
-from kvstore.core.types import Frame
-from kvstore.tiers.disk import DiskTier, DiskWriteFailed
+from kvstore.core.types import Frame, StoredKey
+from kvstore.tiers.disk import DiskTier, DiskWriteFailed, ReadOutcome
+from kvstore.tiers.pacing import Clock, TokenBucket
 from kvstore.tiers.pool import HostPool
 
-__all__ = ["all_positions", "copy_frames", "delete_blocks", "frame_runs", "read_blocks", "write_blocks"]
+__all__ = [
+    "Move",
+    "Part",
+    "PieceEnd",
+    "block_count",
+    "copy_frames",
+    "delete_blocks",
+    "frame_runs",
+    "read_blocks",
+    "write_blocks",
+]
 
 log = logging.getLogger(__name__)
 
 
-def all_positions(transfer: Transfer) -> tuple[int, ...]:
-    return tuple(range(max(len(transfer.source_frames), len(transfer.target_frames), len(transfer.keys))))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Blocks `start` to `stop` of a transfer, and how to go about them.
+
+    `bucket` is asked before anything moves; `returned` is called with late positions that came back, by any
+    thread and at any time.
+    """
+
+    transfer: Transfer
+    start: int
+    stop: int
+    bucket: TokenBucket
+    clock: Clock
+    returned: Callable[[int], None]
+
+    @property
+    def source_frames(self) -> Sequence[Frame]:
+        return self.transfer.source_frames[self.start : self.stop]
+
+    @property
+    def target_frames(self) -> Sequence[Frame]:
+        return self.transfer.target_frames[self.start : self.stop]
+
+    @property
+    def keys(self) -> Sequence[StoredKey]:
+        return self.transfer.keys[self.start : self.stop]
 
 
-def copy_frames(source: HostPool, target: HostPool, transfer: Transfer) -> tuple[int, ...]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PieceEnd:
+    """`late` positions failed too, and their target frames may still be written.
+
+    `seconds`: what the moving took, without waits for a limit; 0 where that can't be told.
+    """
+
+    failed: tuple[int, ...] = ()
+    late: tuple[int, ...] = ()
+    seconds: float = 0.0
+
+
+Move = Callable[[Part], PieceEnd]
+
+
+def block_count(transfer: Transfer) -> int:
+    return max(len(transfer.source_frames), len(transfer.target_frames), len(transfer.keys))
+
+
+def copy_frames(source: HostPool, target: HostPool, part: Part) -> PieceEnd:
     """Neighbours go as one copy, padding included; numpy lets other threads run while it copies."""
-    _check_frames(source, transfer.source_frames)
-    _check_frames(target, transfer.target_frames)
+    sources, targets = part.source_frames, part.target_frames
+    _check_frames(source, sources)
+    _check_frames(target, targets)
     check(source.stride_bytes == target.stride_bytes, "pools with frames of different size")
     check(source.ranks == target.ranks, "pools with different ranks")
-    runs = list(frame_runs(transfer.source_frames, transfer.target_frames))
+    runs = [tuple(number * source.stride_bytes for number in run) for run in frame_runs(sources, targets)]
+    seconds = 0.0
     for rank in range(source.ranks):
-        from_, to = source.frames(rank), target.frames(rank)
-        for source_start, target_start, count in runs:
-            to[target_start : target_start + count] = from_[source_start : source_start + count]
-    return ()
+        from_, to = source.frames(rank).reshape(-1), target.frames(rank).reshape(-1)
+        for source_start, target_start, size in runs:
+            seconds += _copy(from_, source_start, to, target_start, size, part)
+    return PieceEnd(seconds=seconds)
+
+
+def _copy(
+    from_: NDArray[np.uint8],
+    source_start: int,
+    to: NDArray[np.uint8],
+    target_start: int,
+    size: int,
+    part: Part,
+) -> float:
+    """Copies a run in lots that the limit lets go at once; returns how long the copying took."""
+    bucket, clock = part.bucket, part.clock
+    done, seconds = 0, 0.0
+    while done < size:
+        # Asked for each: the limit may change in between.
+        lot = min(bucket.quantum_bytes or size, size - done)
+        bucket.pace(lot)
+        began = clock.now()
+        to[target_start + done : target_start + done + lot] = from_[
+            source_start + done : source_start + done + lot
+        ]
+        seconds += clock.now() - began
+        done += lot
+    return seconds
 
 
 def frame_runs(source: Sequence[Frame], target: Sequence[Frame]) -> Iterator[tuple[int, int, int]]:
@@ -51,33 +134,75 @@ def frame_runs(source: Sequence[Frame], target: Sequence[Frame]) -> Iterator[tup
             yield int(source[start]), int(target[start]), end - start
 
 
-def write_blocks(cpu: HostPool, disk: DiskTier, transfer: Transfer) -> tuple[int, ...]:
-    _check_frames(cpu, transfer.source_frames)
-    check(len(transfer.keys) == len(transfer.source_frames), "a key for each frame")
-    payloads = [
-        [cpu.frames(rank)[frame, : cpu.block_bytes].data for rank in range(cpu.ranks)]
-        for frame in transfer.source_frames
-    ]
+def write_blocks(cpu: HostPool, disk: DiskTier, part: Part) -> PieceEnd:
+    """All or none of the piece, durably: under a slow limit by several batches, which are taken back where
+    one fails."""
+    frames, keys, bucket, clock = part.source_frames, part.keys, part.bucket, part.clock
+    _check_frames(cpu, frames)
+    check(len(keys) == len(frames), "a key for each frame")
+    payloads = [[place.data for place in _places(cpu, frame)] for frame in frames]
+    waited, began = bucket.waited_seconds, clock.now()
+    done = 0
     try:
-        disk.write(transfer.keys, payloads)
+        while done < len(keys):
+            # Asked for each: the limit may change in between.
+            lot = slice(done, done + _blocks_at_once(cpu, bucket, len(keys)))
+            disk.write(keys[lot], payloads[lot], pace=bucket.pace)
+            done = min(lot.stop, len(keys))
     except DiskWriteFailed as error:
-        log.info("transfer %d isn't on disk: %s", transfer.id, error)
-        return all_positions(transfer)
-    return ()
+        log.info("transfer %d isn't on disk: %s", part.transfer.id, error)
+        if done:
+            disk.delete(keys[:done])
+        return PieceEnd(failed=tuple(range(part.start, part.stop)))
+    return PieceEnd(seconds=_without_waits(clock.now() - began, bucket.waited_seconds - waited))
 
 
-def read_blocks(disk: DiskTier, cpu: HostPool, transfer: Transfer) -> tuple[int, ...]:
-    _check_frames(cpu, transfer.target_frames)
-    check(len(transfer.keys) == len(transfer.target_frames), "a key for each frame")
+def read_blocks(disk: DiskTier, cpu: HostPool, part: Part) -> PieceEnd:
+    frames, keys, bucket, clock = part.target_frames, part.keys, part.bucket, part.clock
+    _check_frames(cpu, frames)
+    check(len(keys) == len(frames), "a key for each frame")
+    waited, began = bucket.waited_seconds, clock.now()
     failed: list[int] = []
-    for position, (key, frame) in enumerate(zip(transfer.keys, transfer.target_frames, strict=True)):
-        if not disk.read(key, [cpu.frames(rank)[frame, : cpu.block_bytes] for rank in range(cpu.ranks)]):
-            failed.append(position)
-    return tuple(failed)
+    late: list[int] = []
+    done = 0
+    while done < len(keys):
+        lot = slice(done, done + _blocks_at_once(cpu, bucket, len(keys)))
+        first = part.start + done
+        outcomes = disk.read(
+            keys[lot],
+            [_places(cpu, frame) for frame in frames[lot]],
+            pace=bucket.pace,
+            returned=partial(_came_back, part, first),
+        )
+        failed += [first + place for place, outcome in enumerate(outcomes) if outcome is not ReadOutcome.GOOD]
+        late += [first + place for place, outcome in enumerate(outcomes) if outcome is ReadOutcome.LATE]
+        done = min(lot.stop, len(keys))
+    seconds = _without_waits(clock.now() - began, bucket.waited_seconds - waited)
+    return PieceEnd(failed=tuple(failed), late=tuple(late), seconds=seconds)
 
 
 def delete_blocks(disk: DiskTier, delete: DiskDelete) -> None:
     disk.delete(delete.keys)
+
+
+def _came_back(part: Part, first: int, place: int) -> None:
+    part.returned(first + place)
+
+
+def _places(pool: HostPool, frame: Frame) -> list[NDArray[np.uint8]]:
+    """With what pads them: so the disk moves them as they lie."""
+    return [pool.frames(rank)[frame] for rank in range(pool.ranks)]
+
+
+def _blocks_at_once(pool: HostPool, bucket: TokenBucket, most: int) -> int:
+    """The disk moves neighbours as one, which a slow limit would see as a jump."""
+    quantum = bucket.quantum_bytes
+    return max(1, quantum // pool.frame_bytes) if quantum else most
+
+
+def _without_waits(seconds: float, waited: float) -> float:
+    """The disk moves several blocks at once: with waits among them it can't be told what moving took."""
+    return 0.0 if waited else seconds
 
 
 def _check_frames(pool: HostPool, frames: Sequence[Frame]) -> None:

@@ -390,6 +390,7 @@ class Event(_message.Message):
     DISK_SYNCED_FIELD_NUMBER: _builtins.int
     FRAMES_RETURNED_FIELD_NUMBER: _builtins.int
     BLOCKS_LOST_FIELD_NUMBER: _builtins.int
+    SET_LIMITS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def attach(self) -> Global___Attach: ...
     @_builtins.property
@@ -426,6 +427,8 @@ class Event(_message.Message):
     def frames_returned(self) -> Global___FramesReturned: ...
     @_builtins.property
     def blocks_lost(self) -> Global___BlocksLost: ...
+    @_builtins.property
+    def set_limits(self) -> Global___SetLimits: ...
     def __init__(
         self,
         *,
@@ -447,12 +450,13 @@ class Event(_message.Message):
         disk_synced: Global___DiskSynced | None = ...,
         frames_returned: Global___FramesReturned | None = ...,
         blocks_lost: Global___BlocksLost | None = ...,
+        set_limits: Global___SetLimits | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["attach", b"attach", "blocks_found", b"blocks_found", "blocks_lost", b"blocks_lost", "detach", b"detach", "disk_synced", b"disk_synced", "forget", b"forget", "forget_on", b"forget_on", "frames_returned", b"frames_returned", "keep_alive", b"keep_alive", "kind", b"kind", "lookup", b"lookup", "prefetch", b"prefetch", "retain", b"retain", "single", b"single", "step", b"step", "tether_opened", b"tether_opened", "tethers_closed", b"tethers_closed", "tick", b"tick", "transfer_ended", b"transfer_ended"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["attach", b"attach", "blocks_found", b"blocks_found", "blocks_lost", b"blocks_lost", "detach", b"detach", "disk_synced", b"disk_synced", "forget", b"forget", "forget_on", b"forget_on", "frames_returned", b"frames_returned", "keep_alive", b"keep_alive", "kind", b"kind", "lookup", b"lookup", "prefetch", b"prefetch", "retain", b"retain", "set_limits", b"set_limits", "single", b"single", "step", b"step", "tether_opened", b"tether_opened", "tethers_closed", b"tethers_closed", "tick", b"tick", "transfer_ended", b"transfer_ended"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attach", b"attach", "blocks_found", b"blocks_found", "blocks_lost", b"blocks_lost", "detach", b"detach", "disk_synced", b"disk_synced", "forget", b"forget", "forget_on", b"forget_on", "frames_returned", b"frames_returned", "keep_alive", b"keep_alive", "kind", b"kind", "lookup", b"lookup", "prefetch", b"prefetch", "retain", b"retain", "single", b"single", "step", b"step", "tether_opened", b"tether_opened", "tethers_closed", b"tethers_closed", "tick", b"tick", "transfer_ended", b"transfer_ended"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attach", b"attach", "blocks_found", b"blocks_found", "blocks_lost", b"blocks_lost", "detach", b"detach", "disk_synced", b"disk_synced", "forget", b"forget", "forget_on", b"forget_on", "frames_returned", b"frames_returned", "keep_alive", b"keep_alive", "kind", b"kind", "lookup", b"lookup", "prefetch", b"prefetch", "retain", b"retain", "set_limits", b"set_limits", "single", b"single", "step", b"step", "tether_opened", b"tether_opened", "tethers_closed", b"tethers_closed", "tick", b"tick", "transfer_ended", b"transfer_ended"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["attach", "keep_alive", "detach", "step", "single", "lookup", "tick", "tether_opened", "tethers_closed", "transfer_ended", "blocks_found", "prefetch", "retain", "forget", "forget_on", "disk_synced", "frames_returned", "blocks_lost"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["attach", "keep_alive", "detach", "step", "single", "lookup", "tick", "tether_opened", "tethers_closed", "transfer_ended", "blocks_found", "prefetch", "retain", "forget", "forget_on", "disk_synced", "frames_returned", "blocks_lost", "set_limits"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -830,6 +834,54 @@ class TetherOpened(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TetherOpened: _TypeAlias = TetherOpened  # noqa: Y015
+
+@_typing.final
+class SetLimits(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TIME_FIELD_NUMBER: _builtins.int
+    WATERMARKS_FIELD_NUMBER: _builtins.int
+    time: _builtins.float
+    @_builtins.property
+    def watermarks(self) -> _containers.RepeatedCompositeFieldContainer[Global___Watermarks]: ...
+    def __init__(
+        self,
+        *,
+        time: _builtins.float = ...,
+        watermarks: _abc.Iterable[Global___Watermarks] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["time", b"time", "watermarks", b"watermarks"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetLimits: _TypeAlias = SetLimits  # noqa: Y015
+
+@_typing.final
+class Watermarks(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TIER_FIELD_NUMBER: _builtins.int
+    HIGH_FIELD_NUMBER: _builtins.int
+    LOW_FIELD_NUMBER: _builtins.int
+    tier: _builtins.int
+    high: _builtins.float
+    low: _builtins.float
+    def __init__(
+        self,
+        *,
+        tier: _builtins.int = ...,
+        high: _builtins.float = ...,
+        low: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["high", b"high", "low", b"low", "tier", b"tier"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Watermarks: _TypeAlias = Watermarks  # noqa: Y015
 
 @_typing.final
 class TethersClosed(_message.Message):
@@ -1306,6 +1358,7 @@ class Effects(_message.Message):
     WAKE_FIELD_NUMBER: _builtins.int
     NOTES_FIELD_NUMBER: _builtins.int
     SYNCS_FIELD_NUMBER: _builtins.int
+    ADMITTED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def answer(self) -> Global___Answer: ...
     @_builtins.property
@@ -1318,6 +1371,8 @@ class Effects(_message.Message):
     def notes(self) -> _containers.RepeatedCompositeFieldContainer[Global___DiskNote]: ...
     @_builtins.property
     def syncs(self) -> _containers.RepeatedCompositeFieldContainer[Global___DiskSync]: ...
+    @_builtins.property
+    def admitted(self) -> _containers.RepeatedCompositeFieldContainer[Global___Admitted]: ...
     def __init__(
         self,
         *,
@@ -1327,14 +1382,43 @@ class Effects(_message.Message):
         wake: _abc.Iterable[_builtins.str] | None = ...,
         notes: _abc.Iterable[Global___DiskNote] | None = ...,
         syncs: _abc.Iterable[Global___DiskSync] | None = ...,
+        admitted: _abc.Iterable[Global___Admitted] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "deletes", b"deletes", "notes", b"notes", "syncs", b"syncs", "transfers", b"transfers", "wake", b"wake"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admitted", b"admitted", "answer", b"answer", "deletes", b"deletes", "notes", b"notes", "syncs", b"syncs", "transfers", b"transfers", "wake", b"wake"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Effects: _TypeAlias = Effects  # noqa: Y015
+
+@_typing.final
+class Admitted(_message.Message):
+    """The first frames of a sequence: blocks looked for in the index, and those found by tier."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SEQUENCE_FIELD_NUMBER: _builtins.int
+    BLOCKS_QUERIED_FIELD_NUMBER: _builtins.int
+    TIER_BLOCKS_FIELD_NUMBER: _builtins.int
+    sequence: _builtins.int
+    blocks_queried: _builtins.int
+    @_builtins.property
+    def tier_blocks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        sequence: _builtins.int = ...,
+        blocks_queried: _builtins.int = ...,
+        tier_blocks: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks_queried", b"blocks_queried", "sequence", b"sequence", "tier_blocks", b"tier_blocks"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Admitted: _TypeAlias = Admitted  # noqa: Y015
 
 @_typing.final
 class Answer(_message.Message):
