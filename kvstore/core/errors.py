@@ -9,6 +9,7 @@
       StepMixed             STEP_MIXED
       TenantRefused         TENANT
       LayoutMismatch        LAYOUT_MISMATCH
+      StoreNotMade          STORE_NOT_MADE
       TooManyEngines        TOO_MANY_ENGINES
       TooManyForgets        TOO_MANY_FORGETS
       PoolQuarantined       POOL_QUARANTINED
@@ -40,6 +41,7 @@ __all__ = [
     "StepGap",
     "StepMixed",
     "TenantRefused",
+    "StoreNotMade",
     "TooManyEngines",
     "TooManyForgets",
     "check",
@@ -99,6 +101,10 @@ class LayoutMismatch(KVStoreError):
 
 class TooManyEngines(KVStoreError):
     reason = "TOO_MANY_ENGINES"
+
+
+class StoreNotMade(KVStoreError):
+    reason = "STORE_NOT_MADE"
 
 
 class TooManyForgets(KVStoreError):

@@ -110,6 +110,8 @@ class Forgetting:
         self._sessions = sessions
         self._engines = engines
         self._jobs: dict[ForgetId, _Job] = {}
+        # Blocks that the last ones which are done have taken out.
+        self._counts: dict[ForgetId, int] = {}
         self._last_id = 0
         self._last_sync = 0
         # To be asked with the next effects.
@@ -138,11 +140,12 @@ class Forgetting:
         return self._answer(self._go_on(job, event.time))
 
     def go_on(self, id: ForgetId, time: float) -> ForgetAnswer:
-        """The next lot. Of a Forget that was done when nobody asked, it says so, and not how much it was."""
+        """The next lot. What was done when nobody asked is told as long as it is among the last few."""
         job = self._jobs.get(id)
         if job is None:
             check(id <= self._last_id, f"Forget {id} was never begun")
-            return ForgetAnswer(forget=id, blocks_forgotten=0, done=True, lots_left=False)
+            count = self._counts.get(id, 0)
+            return ForgetAnswer(forget=id, blocks_forgotten=count, done=True, lots_left=False)
         return self._answer(self._go_on(job, time))
 
     def tick(self, time: float) -> None:
@@ -356,6 +359,9 @@ class Forgetting:
     def _end(self, job: _Job) -> None:
         job.done = True
         del self._jobs[job.id]
+        self._counts[job.id] = job.forgotten
+        if len(self._counts) > FORGETS_MAX:
+            del self._counts[next(iter(self._counts))]
         blocks = self._memory.blocks
         blocks.has_barred = bool(blocks.barred.any())
 

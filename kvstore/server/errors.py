@@ -27,6 +27,7 @@ CODES: Mapping[str, grpc.StatusCode] = {
     "STEP_GAP": grpc.StatusCode.FAILED_PRECONDITION,
     "STEP_MIXED": grpc.StatusCode.FAILED_PRECONDITION,
     "LAYOUT_MISMATCH": grpc.StatusCode.FAILED_PRECONDITION,
+    "STORE_NOT_MADE": grpc.StatusCode.FAILED_PRECONDITION,
     "TENANT": grpc.StatusCode.PERMISSION_DENIED,
     "TOO_MANY_ENGINES": grpc.StatusCode.RESOURCE_EXHAUSTED,
     "TOO_MANY_FORGETS": grpc.StatusCode.RESOURCE_EXHAUSTED,
