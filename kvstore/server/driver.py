@@ -30,6 +30,7 @@ from kvstore.core.types import (
     Pressure,
     Revision,
     StoredKey,
+    StoredSession,
     Tier,
     Watermarks,
 )
@@ -253,7 +254,7 @@ class Driver:
     async def _run(self, layout: Layout, frames: FrameCounts) -> RunningStore:
         pools = await make_pools(layout, frames)
         try:
-            found = await _in_thread(partial(_find_stored, self._disk, layout))
+            found, sessions = await _in_thread(partial(_find_stored, self._disk, layout))
             # Before any engine has a frame: none is in use yet.
             await _in_thread(partial(self._learn_rates, layout, pools, frames.disk - len(found)))
             store_config = self._store_config(layout, frames)
@@ -284,7 +285,7 @@ class Driver:
                 start_wall=wall_now(),
             )
             running.journal = Journal(self._journal, heading)
-        running.ask(events.BlocksFound(time=now(), blocks=found), Done)
+        running.ask(events.BlocksFound(time=now(), blocks=found, sessions=sessions), Done)
         if self._watermarks:
             watermarks = tuple(self._watermarks.values())
             running.ask(events.SetLimits(time=now(), watermarks=watermarks), Done)
@@ -366,11 +367,13 @@ async def _in_thread(call: Callable[[], Returned]) -> Returned:
         raise
 
 
-def _find_stored(disk: DiskTier | None, layout: Layout) -> tuple[StoredKey, ...]:
+def _find_stored(
+    disk: DiskTier | None, layout: Layout
+) -> tuple[tuple[StoredKey, ...], tuple[StoredSession, ...]]:
     if disk is None:
-        return ()
+        return (), ()
     disk.lay_out(layout.block_bytes, layout.ranks)
-    return tuple(disk.found(layout.block_bytes * layout.ranks))
+    return tuple(disk.found(layout.block_bytes * layout.ranks)), tuple(disk.sessions())
 
 
 def _without_frames(tier: Tier) -> TierUsage:
