@@ -8,6 +8,7 @@ import typer
 from kvstore import __version__
 from kvstore.cli.demo import demo
 from kvstore.cli.drain import drain
+from kvstore.cli.forget import forget
 from kvstore.cli.health import health
 from kvstore.cli.limits import limits
 from kvstore.cli.replay import replay
@@ -31,6 +32,7 @@ app = typer.Typer(
 app.command()(demo)
 app.command()(drain)
 app.command()(health)
+app.command()(forget)
 app.command()(limits)
 app.command()(replay)
 app.command()(serve)

@@ -11,6 +11,7 @@
       LayoutMismatch        LAYOUT_MISMATCH
       Draining              DRAINING
       RevisionCompacted     REVISION_COMPACTED
+      StoreNotMade          STORE_NOT_MADE
       TooManyEngines        TOO_MANY_ENGINES
       TooManyForgets        TOO_MANY_FORGETS
       PoolQuarantined       POOL_QUARANTINED
@@ -44,6 +45,7 @@ __all__ = [
     "StepGap",
     "StepMixed",
     "TenantRefused",
+    "StoreNotMade",
     "TooManyEngines",
     "TooManyForgets",
     "check",
@@ -111,6 +113,10 @@ class RevisionCompacted(KVStoreError):
 
 class TooManyEngines(KVStoreError):
     reason = "TOO_MANY_ENGINES"
+
+
+class StoreNotMade(KVStoreError):
+    reason = "STORE_NOT_MADE"
 
 
 class TooManyForgets(KVStoreError):

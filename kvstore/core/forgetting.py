@@ -8,7 +8,8 @@ until they are given up. It is done when transfers that touch the disk have ende
 deleted too, and the disk has said that all deletes are durable.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Sequence as Many
 
 import numpy as np
 from msgspec import Struct, field
@@ -29,6 +30,7 @@ from kvstore.core.swaps import Swaps
 from kvstore.core.types import (
     CPU,
     DISK,
+    BlockKey,
     DomainId,
     ForgetId,
     NamespaceId,
@@ -110,6 +112,8 @@ class Forgetting:
         self._sessions = sessions
         self._engines = engines
         self._jobs: dict[ForgetId, _Job] = {}
+        # Blocks that the last ones which are done have taken out.
+        self._counts: dict[ForgetId, int] = {}
         self._last_id = 0
         self._last_sync = 0
         # To be asked with the next effects.
@@ -138,11 +142,12 @@ class Forgetting:
         return self._answer(self._go_on(job, event.time))
 
     def go_on(self, id: ForgetId, time: float) -> ForgetAnswer:
-        """The next lot. Of a Forget that was done when nobody asked, it says so, and not how much it was."""
+        """The next lot. What was done when nobody asked is told as long as it is among the last few."""
         job = self._jobs.get(id)
         if job is None:
             check(id <= self._last_id, f"Forget {id} was never begun")
-            return ForgetAnswer(forget=id, blocks_forgotten=0, done=True, lots_left=False)
+            count = self._counts.get(id, 0)
+            return ForgetAnswer(forget=id, blocks_forgotten=count, done=True, lots_left=False)
         return self._answer(self._go_on(job, time))
 
     def tick(self, time: float) -> None:
@@ -271,14 +276,25 @@ class Forgetting:
             mine &= np.isin(blocks.writer, scope.writers)
         elif scope.session:
             mine &= np.isin(blocks.owner, [session_owner(domain, scope.session) for domain in domains])
-            for domain in domains:
-                session = self._sessions.find(domain, scope.session)
-                if session is not None:
-                    mine[np.array(prefix.find_prefix(domain, session.keys, {}), np.intp)] = True
+            for domain, keys in self._chains_of(scope, domains):
+                mine[np.array(prefix.find_prefix(domain, keys, {}), np.intp)] = True
         rows = np.flatnonzero(mine)
         if scope.session and not scope.whole:
             return self._own(rows)
         return prefix.with_descendants(rows) if scope.session or scope.writers else rows
+
+    def _chains_of(
+        self, scope: _Scope, domains: Iterable[DomainId]
+    ) -> Iterator[tuple[DomainId, Many[BlockKey]]]:
+        """Of a session: what its last turn has left, and what its turns that are there hold."""
+        for domain in domains:
+            session = self._sessions.find(domain, scope.session)
+            if session is not None:
+                yield domain, session.keys
+        for engine in self._engines():
+            for sequence in engine.sequences.values():
+                if scope.covers_work(engine, sequence.domain, sequence.session):
+                    yield sequence.domain, sequence.keys
 
     def _own(self, rows: Rows) -> Rows:
         """Of a session's blocks those that nobody else has used, and on which nothing of others hangs."""
@@ -356,6 +372,9 @@ class Forgetting:
     def _end(self, job: _Job) -> None:
         job.done = True
         del self._jobs[job.id]
+        self._counts[job.id] = job.forgotten
+        if len(self._counts) > FORGETS_MAX:
+            del self._counts[next(iter(self._counts))]
         blocks = self._memory.blocks
         blocks.has_barred = bool(blocks.barred.any())
 

@@ -20,13 +20,22 @@ import msgspec
 from kvstore import __version__
 from kvstore.core import events
 from kvstore.core.config import StoreConfig
-from kvstore.core.effects import Answer, AttachAnswer, Done, DrainAnswer, Happening, KeepAliveAnswer
+from kvstore.core.effects import (
+    Answer,
+    AttachAnswer,
+    Done,
+    DrainAnswer,
+    ForgetAnswer,
+    Happening,
+    KeepAliveAnswer,
+)
 from kvstore.core.errors import (
     CheckFailed,
     Draining,
     EngineExpired,
     FieldInvalid,
     LayoutMismatch,
+    StoreNotMade,
 )
 from kvstore.core.store import Store
 from kvstore.core.types import (
@@ -36,6 +45,7 @@ from kvstore.core.types import (
     Pressure,
     Revision,
     StoredKey,
+    StoredSession,
     Tier,
     Watermarks,
 )
@@ -50,8 +60,10 @@ from kvstore.policy.swap import LengthThreshold
 from kvstore.server.clock import now, wall_now
 from kvstore.server.config import ServeConfig
 from kvstore.server.decode import AttachCall, WatchCall
+from kvstore.server.decode_cached import ForgetCall
 from kvstore.server.encode_usage import Facts
 from kvstore.server.fds import TetherServer
+from kvstore.server.forgetting import forget, forget_event
 from kvstore.server.health import Health
 from kvstore.server.layout import Layout
 from kvstore.server.limits import LinkLimits
@@ -159,6 +171,22 @@ class Driver:
         self.tethers.revoke({event.engine})
         self.ask(event, Done)
         self._waits.wake(event.engine)
+
+    async def forget(self, call: ForgetCall) -> ForgetAnswer:
+        """Waits until it is done, or for as long as the caller wants."""
+        if self._running is None:
+            raise StoreNotMade(
+                "what lies on disk is taken in with the first Attach, and there was none since the start",
+                remedy="attach an engine, then ask again",
+            )
+        event = forget_event(call, self._names)
+        return await forget(self._running, event, call.wait_seconds, lambda: self._waits.is_closed)
+
+    @property
+    def block_bytes(self) -> int:
+        """Of a block, all ranks together; 0 before the first Attach."""
+        layout = self._running.layout if self._running is not None else None
+        return layout.block_bytes * layout.ranks if layout is not None else 0
 
     def usage(self) -> Usage:
         """Of the tiers that were asked for."""
@@ -270,7 +298,7 @@ class Driver:
     async def _run(self, layout: Layout, frames: FrameCounts) -> RunningStore:
         pools = await make_pools(layout, frames)
         try:
-            found = await _in_thread(partial(_find_stored, self._disk, layout))
+            found, sessions = await _in_thread(partial(_find_stored, self._disk, layout))
             # Before any engine has a frame: none is in use yet.
             await _in_thread(partial(self._learn_rates, layout, pools, frames.disk - len(found)))
             store_config = self._store_config(layout, frames)
@@ -303,7 +331,7 @@ class Driver:
             )
             running.journal = Journal(self._journal, heading)
         self._watching.begin_store(running)
-        running.ask(events.BlocksFound(time=now(), blocks=found), Done)
+        running.ask(events.BlocksFound(time=now(), blocks=found, sessions=sessions), Done)
         if self._watermarks:
             watermarks = tuple(self._watermarks.values())
             running.ask(events.SetLimits(time=now(), watermarks=watermarks), Done)
@@ -330,6 +358,7 @@ class Driver:
             high_watermark=config.high_watermark,
             low_watermark=config.low_watermark,
             transfer_blocks_max=transfer_blocks(layout),
+            retained_blocks_max=config.retain_bytes // (layout.block_bytes * layout.ranks),
         )
 
     def _learn_rates(self, layout: Layout, pools: Pools, disk_room: int) -> None:
@@ -390,11 +419,13 @@ async def _in_thread(call: Callable[[], Returned]) -> Returned:
         raise
 
 
-def _find_stored(disk: DiskTier | None, layout: Layout) -> tuple[StoredKey, ...]:
+def _find_stored(
+    disk: DiskTier | None, layout: Layout
+) -> tuple[tuple[StoredKey, ...], tuple[StoredSession, ...]]:
     if disk is None:
-        return ()
+        return (), ()
     disk.lay_out(layout.block_bytes, layout.ranks)
-    return tuple(disk.found(layout.block_bytes * layout.ranks))
+    return tuple(disk.found(layout.block_bytes * layout.ranks)), tuple(disk.sessions())
 
 
 def _without_frames(tier: Tier) -> TierUsage:

@@ -29,6 +29,7 @@ CODES: Mapping[str, grpc.StatusCode] = {
     "LAYOUT_MISMATCH": grpc.StatusCode.FAILED_PRECONDITION,
     "DRAINING": grpc.StatusCode.FAILED_PRECONDITION,
     "REVISION_COMPACTED": grpc.StatusCode.OUT_OF_RANGE,
+    "STORE_NOT_MADE": grpc.StatusCode.FAILED_PRECONDITION,
     "TENANT": grpc.StatusCode.PERMISSION_DENIED,
     "TOO_MANY_ENGINES": grpc.StatusCode.RESOURCE_EXHAUSTED,
     "TOO_MANY_FORGETS": grpc.StatusCode.RESOURCE_EXHAUSTED,

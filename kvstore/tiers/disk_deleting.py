@@ -67,6 +67,10 @@ class Deleter:
                 return
         self._health.retry_now()
 
+    @property
+    def owes(self) -> bool:
+        return bool(self._owed)
+
     def pay(self) -> None:
         """Deletes what is owed, if anything."""
         if self._owed:

@@ -195,7 +195,7 @@ def tiers(caller: Caller) -> tuple[int, int, int]:
 def test_a_chain_is_brought_up(target: Tier, where: tuple[int, int, int], by_session: bool) -> None:
     caller = chat_on_disk()
     named = {"session": "chat"} if by_session else {"tokens": text(1, 16)}
-    assert prefetch(caller, target=target, **named) == 4  # type: ignore[arg-type]
+    assert prefetch(caller, target=target, **named) == 4
     assert tiers(caller) == (0, 0, 4)
     caller.world.drain()
     assert tiers(caller) == where
@@ -259,8 +259,8 @@ def test_nothing_is_found_across_tenants_and_namespaces() -> None:
     other = Caller(caller.world, 3, namespace=2)
     for each, tenant in ((caller, "b"), (other, "a")):
         for named in ({"session": "chat"}, {"tokens": text(1, 16)}):
-            assert prefetch(each, tenant=tenant, **named) == 0  # type: ignore[arg-type]
-            assert retain(each, tenant=tenant, **named) == 0  # type: ignore[arg-type]
+            assert prefetch(each, tenant=tenant, **named) == 0
+            assert retain(each, tenant=tenant, **named) == 0
     assert not caller.world.under_way
 
 

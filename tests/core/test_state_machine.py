@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 from msgspec import structs
 
-from kvstore.core.effects import DiskDelete, DiskNote, Effects
+from kvstore.core.effects import DiskDelete, DiskNote, DiskSync, Effects
 from kvstore.core.errors import CheckFailed, PoolQuarantined
 from kvstore.core.events import Detach, Event, Operation, Step, TethersClosed
 from kvstore.core.invariants import check_invariants
@@ -40,6 +40,9 @@ class Later:
         world.shadow.disk.take(told)
 
     def before_write(self, world: World, moving: Moving) -> None:
+        pass
+
+    def sync(self, world: World, sync: DiskSync) -> None:
         pass
 
 

@@ -81,7 +81,7 @@ def test_a_generation_that_nobody_committed_is_wrong_until_somebody_does() -> No
     """Another engine has computed the same block."""
     shadow = Shadow()
     mine, others = written(shadow), written(shadow, (2, 3))
-    read = ReadTokens((2, 3), TOKENS, 8, HERE, dict(mine))
+    read = ReadTokens((2, 3), TOKENS, 8, HERE, Seen(mine))
     with pytest.raises(Wrong, match=r"generation 3.*not generation 1 or a committed one"):
         shadow.execute(read)
     shadow.execute(Publish(TOKENS, 0, 2, HERE, others))
