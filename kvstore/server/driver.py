@@ -55,7 +55,7 @@ from kvstore.server.waits import Waits
 from kvstore.tiers.calibrating import calibrate, calibration_keys
 from kvstore.tiers.disk import DiskTier
 from kvstore.tiers.names import Names
-from kvstore.tiers.rates import LinkRates
+from kvstore.tiers.rates import LinkRates, RatesUnreadable
 from kvstore.v1 import kvstore_pb2 as pb
 
 __all__ = ["Attached", "Driver"]
@@ -98,6 +98,8 @@ class Driver:
         self._waits = Waits()
         self._limits = LinkLimits(config.links, config.limits)
         self._rates = LinkRates()
+        # Under which name the disk keeps them; empty before the first Attach.
+        self._rates_note = ""
         # What was set before there was a store.
         self._watermarks: dict[Tier, Watermarks] = {}
         self._running: RunningStore | None = None
@@ -214,7 +216,13 @@ class Driver:
             self._making.cancel()
             await asyncio.wait([self._making])
         await self.tethers.close()
-        return await self._running.close(seconds) if self._running is not None else True
+        if self._running is None:
+            return True
+        ended = await self._running.close(seconds)
+        if ended:
+            # What was learnt since they were measured.
+            await asyncio.to_thread(self._keep_rates)
+        return ended
 
     # --- The first Attach.
 
@@ -294,13 +302,28 @@ class Driver:
         if self._disk is None:
             calibrate(self._rates, pools.gpu, pools.cpu)
             return
-        keys = calibration_keys(
-            self._namespace(layout),
-            self._names.tenant_id(self._config.tenants[0]),
-            self._names.writer_id(EngineId("calibration"), __version__),
-            max(0, disk_room // 2),
-        )
+        namespace = self._namespace(layout)
+        self._rates_note = f"rates of namespace {namespace}"
+        self._restore_rates(self._disk)
+        if all(self._rates.rate(link).is_known for link in self._config.links):
+            return
+        tenant = self._names.tenant_id(self._config.tenants[0])
+        writer = self._names.writer_id("calibration", __version__)
+        keys = calibration_keys(namespace, tenant, writer, max(0, disk_room // 2))
         calibrate(self._rates, pools.gpu, pools.cpu, self._disk, keys)
+        self._keep_rates()
+
+    def _restore_rates(self, disk: DiskTier) -> None:
+        kept = disk.notes.get(self._rates_note)
+        if kept:
+            try:
+                self._rates.restore(kept)
+            except RatesUnreadable as error:
+                log.warning("the links are measured again: %s", error)
+
+    def _keep_rates(self) -> None:
+        if self._disk is not None and self._rates_note:
+            self._disk.notes.put(self._rates_note, self._rates.encode())
 
     def _namespace(self, layout: Layout) -> NamespaceId:
         return self._names.namespace_id(
