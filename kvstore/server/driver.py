@@ -30,11 +30,11 @@ from kvstore.core.types import (
     Pressure,
     Revision,
     StoredKey,
+    TenantId,
     Tier,
-    Watermarks,
+    WriterId,
 )
 from kvstore.core.usage import TierUsage, Usage
-from kvstore.core.watermarks import MARKED_TIERS
 from kvstore.observe.counting import Counts
 from kvstore.observe.folder import JournalFolder
 from kvstore.observe.journal import Journal
@@ -47,15 +47,13 @@ from kvstore.server.decode import AttachCall
 from kvstore.server.encode_usage import Facts
 from kvstore.server.fds import TetherServer
 from kvstore.server.layout import Layout
-from kvstore.server.limits import LinkLimits
-from kvstore.server.limits_messages import decode_limits, encode_limits
+from kvstore.server.learning import LearntRates
+from kvstore.server.limiting import Limits
 from kvstore.server.pools import FrameCounts, Pools, count_frames, make_pools, transfer_blocks
 from kvstore.server.running import RunningStore
 from kvstore.server.waits import Waits
-from kvstore.tiers.calibrating import calibrate, calibration_keys
 from kvstore.tiers.disk import DiskTier
 from kvstore.tiers.names import Names
-from kvstore.tiers.rates import LinkRates, RatesUnreadable
 from kvstore.v1 import kvstore_pb2 as pb
 
 __all__ = ["Attached", "Driver"]
@@ -96,12 +94,8 @@ class Driver:
         self._names = disk.names if disk is not None else Names()
         self._stop = stop
         self._waits = Waits()
-        self._limits = LinkLimits(config.links, config.limits)
-        self._rates = LinkRates()
-        # Under which name the disk keeps them; empty before the first Attach.
-        self._rates_note = ""
-        # What was set before there was a store.
-        self._watermarks: dict[Tier, Watermarks] = {}
+        self._limits = Limits(config)
+        self._learnt = LearntRates(disk, config.links)
         self._running: RunningStore | None = None
         self._making: asyncio.Task[RunningStore] | None = None
         self._start_wall = wall_now()
@@ -170,26 +164,14 @@ class Driver:
             disk_bytes=self._config.disk_bytes,
             layout=self._running.layout if self._running is not None else None,
             disk=self._disk,
-            limits=self._limits,
-            rates=self._rates,
+            limits=self._limits.links,
+            rates=self._learnt.rates,
             movers=self._running.movers if self._running is not None else {},
         )
 
     def update_limits(self, request: pb.UpdateLimitsRequest) -> pb.Limits:
         """All that is asked for, or a refusal; then what holds now."""
-        rates, watermarks = decode_limits(request, self._config.links, self._watermarks_now().__getitem__)
-        if watermarks and self._running is not None:
-            self._running.ask(events.SetLimits(time=now(), watermarks=watermarks), Done)
-        elif watermarks:
-            self._watermarks.update({each.tier: each for each in watermarks})
-        self._limits.update(rates)
-        return encode_limits(self._limits, self._watermarks_now())
-
-    def _watermarks_now(self) -> dict[Tier, Watermarks]:
-        if self._running is not None:
-            return self._running.watermarks
-        high, low = self._config.high_watermark, self._config.low_watermark
-        return {tier: Watermarks(tier=tier, high=high, low=low) for tier in MARKED_TIERS} | self._watermarks
+        return self._limits.update(request, self._running)
 
     def health(self) -> tuple[bool, str]:
         """Whether engines are served, and what there is to say, a line each."""
@@ -221,7 +203,7 @@ class Driver:
         ended = await self._running.close(seconds)
         if ended:
             # What was learnt since they were measured.
-            await asyncio.to_thread(self._keep_rates)
+            await asyncio.to_thread(self._learnt.keep)
         return ended
 
     # --- The first Attach.
@@ -245,7 +227,10 @@ class Driver:
         try:
             found = await _in_thread(partial(_find_stored, self._disk, layout))
             # Before any engine has a frame: none is in use yet.
-            await _in_thread(partial(self._learn_rates, layout, pools, frames.disk - len(found)))
+            room = max(0, frames.disk - len(found))
+            await _in_thread(
+                partial(self._learnt.learn, pools, self._namespace(layout), self._calibrator, room)
+            )
             store_config = self._store_config(layout, frames)
             eviction, swap = Lru(), LengthThreshold(self._config.drop_tokens_max)
             running = RunningStore(
@@ -255,8 +240,8 @@ class Driver:
                 disk=self._disk,
                 waits=self._waits,
                 counts=self.counts,
-                rates=self._rates,
-                limits=self._limits,
+                rates=self._learnt.rates,
+                limits=self._limits.links,
                 failed=self._stop,
             )
         except BaseException:
@@ -275,9 +260,7 @@ class Driver:
             )
             running.journal = Journal(self._journal, heading)
         running.ask(events.BlocksFound(time=now(), blocks=found), Done)
-        if self._watermarks:
-            watermarks = tuple(self._watermarks.values())
-            running.ask(events.SetLimits(time=now(), watermarks=watermarks), Done)
+        self._limits.begin(running)
         self.tethers.serve_pools(pools.gpu.fds)
         return running
 
@@ -297,33 +280,12 @@ class Driver:
             transfer_blocks_max=transfer_blocks(layout),
         )
 
-    def _learn_rates(self, layout: Layout, pools: Pools, disk_room: int) -> None:
-        """In a thread: what the links can do, as it was kept or else as it is measured now."""
-        if self._disk is None:
-            calibrate(self._rates, pools.gpu, pools.cpu)
-            return
-        namespace = self._namespace(layout)
-        self._rates_note = f"rates of namespace {namespace}"
-        self._restore_rates(self._disk)
-        if all(self._rates.rate(link).is_known for link in self._config.links):
-            return
-        tenant = self._names.tenant_id(self._config.tenants[0])
-        writer = self._names.writer_id("calibration", __version__)
-        keys = calibration_keys(namespace, tenant, writer, max(0, disk_room // 2))
-        calibrate(self._rates, pools.gpu, pools.cpu, self._disk, keys)
-        self._keep_rates()
-
-    def _restore_rates(self, disk: DiskTier) -> None:
-        kept = disk.notes.get(self._rates_note)
-        if kept:
-            try:
-                self._rates.restore(kept)
-            except RatesUnreadable as error:
-                log.warning("the links are measured again: %s", error)
-
-    def _keep_rates(self) -> None:
-        if self._disk is not None and self._rates_note:
-            self._disk.notes.put(self._rates_note, self._rates.encode())
+    @property
+    def _calibrator(self) -> tuple[TenantId, WriterId]:
+        """As whom blocks are written to try the disk."""
+        return self._names.tenant_id(self._config.tenants[0]), self._names.writer_id(
+            "calibration", __version__
+        )
 
     def _namespace(self, layout: Layout) -> NamespaceId:
         return self._names.namespace_id(
