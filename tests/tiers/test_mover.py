@@ -334,12 +334,13 @@ def test_case_6_01_starting_thousands_of_copies_waits_for_none_and_neighbours_mo
     """CASES.md 6.01: 5,000 block copies are started while nothing moves at all, and go in few large ones."""
     blocks, size = 5_000, 4096
     ends: queue.SimpleQueue = queue.SimpleQueue()
-    copies: list[int] = []
+    copies: list[tuple[int, int, int]] = []
 
-    def copy(source, source_start, target, target_start, size, part, copy=moves._copy):
-        copies.append(size)
-        return copy(source, source_start, target, target_start, size, part)
+    def copy(from_, to, runs, part, copy=moves._copy_paced):
+        copies.extend(runs)
+        return copy(from_, to, runs, part)
 
+    monkeypatch.setattr(moves, "_copy_paced", copy)
     monkeypatch.setattr(moves, "_copy", copy)
     with HostPool("gpu", blocks, size, 1) as gpu, HostPool("cpu", blocks, size, 1) as cpu:
         gpu.frames(0)[:] = np.arange(blocks, dtype=np.uint8)[:, None]
@@ -363,7 +364,7 @@ def test_case_6_01_starting_thousands_of_copies_waits_for_none_and_neighbours_mo
         movers.set_rate(COPY, 0)
         assert {ends.get(timeout=WAIT) for _ in jobs} == {job.id for job in jobs}
         assert np.array_equal(gpu.frames(0), cpu.frames(0))
-        assert copies == [100 * size] * len(jobs)
+        assert sorted(copies) == [(start, start, 100) for start in range(0, blocks, 100)]
         assert movers.close(WAIT)
 
 
