@@ -25,30 +25,32 @@ def limits(rounds: int) -> list[Row]:
     with bench_pools(BLOCK_BYTES, POOL_BYTES) as bench:
         pairs = [(frame, frame) for frame in range(bench.frames)]
         for link, words in ((COPY, "GPU to CPU"), (LOAD, "CPU to GPU")):
-            bandwidth = median(_bandwidth(bench, link, pairs) for _ in range(5))
             for share in SHARES:
-                name = f"limit of {share:.0%} of {bandwidth / 1e9:.2f} GB/s, {words}"
-                rows += _rows(bench, name, link, pairs, share * bandwidth, rounds)
+                name = f"limit of {share:.0%} of the bandwidth, {words}"
+                rows += _rows(bench, name, link, pairs, share, rounds)
     return rows
 
 
 def _bandwidth(bench: Bench, link: Link, pairs: Pairs) -> float:
-    return len(pairs) * bench.block_bytes / bench.move(bench.transfers(link, pairs))
+    """Just before, for it is not the same all the time: the median of three tries."""
+    tries = [bench.move(bench.transfers(link, pairs)) for _ in range(3)]
+    return len(pairs) * bench.block_bytes / median(tries)
 
 
-def _rows(bench: Bench, name: str, link: Link, pairs: Pairs, rate: float, rounds: int) -> list[Row]:
+def _rows(bench: Bench, name: str, link: Link, pairs: Pairs, share: float, rounds: int) -> list[Row]:
     off, peaks = [], []
-    bench.movers.set_rate(link, rate)
     for _ in range(rounds):
+        rate = share * _bandwidth(bench, link, pairs)
+        bench.movers.set_rate(link, rate)
         moved = _keep_busy(bench, link, pairs)
-        seconds = moved[-1][0] - moved[0][0]
-        mean = sum(size for _, size in moved[1:]) / seconds
+        bench.movers.set_rate(link, 0)
+        mean = sum(size for _, size in moved[1:]) / (moved[-1][0] - moved[0][0])
         off.append(abs(mean / rate - 1) * 100)
-        peaks.append(_most_in_a_second(moved) / 1e9)
-    bench.movers.set_rate(link, 0)
+        peaks.append(_most_in_a_second(moved) / rate)
     return [
         make_row(f"{name}: mean off by", "%", off, at_most=5),
-        make_row(f"{name}: most in a second", "GB", peaks, reference=rate / 1e9, ratio_at_most=1.05),
+        # Never, so not the median of the rounds.
+        make_row(f"{name}: most in any second of {rounds} rounds", "x", [max(peaks)], at_most=1.05),
     ]
 
 

@@ -46,11 +46,11 @@ from kvstore.core.types import (
     Revision,
     StoredKey,
     StoredSession,
+    TenantId,
     Tier,
-    Watermarks,
+    WriterId,
 )
 from kvstore.core.usage import TierUsage, Usage
-from kvstore.core.watermarks import MARKED_TIERS
 from kvstore.observe.counting import Counts
 from kvstore.observe.folder import JournalFolder
 from kvstore.observe.journal import Journal
@@ -66,16 +66,14 @@ from kvstore.server.fds import TetherServer
 from kvstore.server.forgetting import forget, forget_event
 from kvstore.server.health import Health
 from kvstore.server.layout import Layout
-from kvstore.server.limits import LinkLimits
-from kvstore.server.limits_messages import decode_limits, encode_limits
+from kvstore.server.learning import LearntRates
+from kvstore.server.limiting import Limits
 from kvstore.server.pools import FrameCounts, Pools, count_frames, make_pools, transfer_blocks
 from kvstore.server.running import RunningStore
 from kvstore.server.waits import Waits
 from kvstore.server.watching import Watching
-from kvstore.tiers.calibrating import calibrate, calibration_keys
 from kvstore.tiers.disk import DiskTier
 from kvstore.tiers.names import Names
-from kvstore.tiers.rates import LinkRates
 from kvstore.v1 import kvstore_pb2 as pb
 
 __all__ = ["Attached", "Driver"]
@@ -118,10 +116,8 @@ class Driver:
         self.stop = stop
         self._watching = Watching(self.store_epoch)
         self._waits = Waits()
-        self._limits = LinkLimits(config.links, config.limits)
-        self._rates = LinkRates()
-        # What was set before there was a store.
-        self._watermarks: dict[Tier, Watermarks] = {}
+        self._limits = Limits(config)
+        self._learnt = LearntRates(disk, config.links)
         self._running: RunningStore | None = None
         self._making: asyncio.Task[RunningStore] | None = None
         self._start_wall = wall_now()
@@ -209,26 +205,14 @@ class Driver:
             draining=self.health.is_draining,
             layout=self._running.layout if self._running is not None else None,
             disk=self._disk,
-            limits=self._limits,
-            rates=self._rates,
+            limits=self._limits.links,
+            rates=self._learnt.rates,
             movers=self._running.movers if self._running is not None else {},
         )
 
     def update_limits(self, request: pb.UpdateLimitsRequest) -> pb.Limits:
         """All that is asked for, or a refusal; then what holds now."""
-        rates, watermarks = decode_limits(request, self._config.links, self._watermarks_now().__getitem__)
-        if watermarks and self._running is not None:
-            self._running.ask(events.SetLimits(time=now(), watermarks=watermarks), Done)
-        elif watermarks:
-            self._watermarks.update({each.tier: each for each in watermarks})
-        self._limits.update(rates)
-        return encode_limits(self._limits, self._watermarks_now())
-
-    def _watermarks_now(self) -> dict[Tier, Watermarks]:
-        if self._running is not None:
-            return self._running.watermarks
-        high, low = self._config.high_watermark, self._config.low_watermark
-        return {tier: Watermarks(tier=tier, high=high, low=low) for tier in MARKED_TIERS} | self._watermarks
+        return self._limits.update(request, self._running)
 
     def health_text(self) -> tuple[bool, str]:
         """Whether engines are served, and what there is to say, a line each."""
@@ -277,7 +261,13 @@ class Driver:
             await asyncio.wait([self._making])
         self._watching.close()
         await self.tethers.close()
-        return await self._running.close(seconds) if self._running is not None else True
+        if self._running is None:
+            return True
+        ended = await self._running.close(seconds)
+        if ended:
+            # What was learnt since they were measured.
+            await asyncio.to_thread(self._learnt.keep)
+        return ended
 
     # --- The first Attach.
 
@@ -300,7 +290,10 @@ class Driver:
         try:
             found, sessions = await _in_thread(partial(_find_stored, self._disk, layout))
             # Before any engine has a frame: none is in use yet.
-            await _in_thread(partial(self._learn_rates, layout, pools, frames.disk - len(found)))
+            room = max(0, frames.disk - len(found))
+            await _in_thread(
+                partial(self._learnt.learn, pools, self._namespace(layout), self._calibrator, room)
+            )
             store_config = self._store_config(layout, frames)
             eviction, swap = Lru(), LengthThreshold(self._config.drop_tokens_max)
             running = RunningStore(
@@ -311,8 +304,8 @@ class Driver:
                 waits=self._waits,
                 counts=self.counts,
                 watched=self._watching.events,
-                rates=self._rates,
-                limits=self._limits,
+                rates=self._learnt.rates,
+                limits=self._limits.links,
                 failed=self._store_failed,
             )
         except BaseException:
@@ -332,9 +325,7 @@ class Driver:
             running.journal = Journal(self._journal, heading)
         self._watching.begin_store(running)
         running.ask(events.BlocksFound(time=now(), blocks=found, sessions=sessions), Done)
-        if self._watermarks:
-            watermarks = tuple(self._watermarks.values())
-            running.ask(events.SetLimits(time=now(), watermarks=watermarks), Done)
+        self._limits.begin(running)
         if self.health.is_draining:
             running.ask(events.Drain(time=now()), DrainAnswer)
         self.tethers.serve_pools(pools.gpu.fds)
@@ -361,18 +352,12 @@ class Driver:
             retained_blocks_max=config.retain_bytes // (layout.block_bytes * layout.ranks),
         )
 
-    def _learn_rates(self, layout: Layout, pools: Pools, disk_room: int) -> None:
-        """In a thread: what the links can do, as it was kept or else as it is measured now."""
-        if self._disk is None:
-            calibrate(self._rates, pools.gpu, pools.cpu)
-            return
-        keys = calibration_keys(
-            self._namespace(layout),
-            self.names.tenant_id(self._config.tenants[0]),
-            self.names.writer_id(EngineId("calibration"), __version__),
-            max(0, disk_room // 2),
+    @property
+    def _calibrator(self) -> tuple[TenantId, WriterId]:
+        """As whom blocks are written to try the disk."""
+        return self.names.tenant_id(self._config.tenants[0]), self.names.writer_id(
+            "calibration", __version__
         )
-        calibrate(self._rates, pools.gpu, pools.cpu, self._disk, keys)
 
     def _namespace(self, layout: Layout) -> NamespaceId:
         return self.names.namespace_id(

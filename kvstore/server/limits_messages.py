@@ -1,6 +1,6 @@
 """UpdateLimits, from the contract and to it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from kvstore.core.types import Tier, Watermarks
 from kvstore.core.watermarks import MARKED_TIERS, check_watermarks
@@ -18,7 +18,7 @@ UNLIMITED_REMEDY = f"1 to {BYTES_PER_SECOND_MAX}; for no limit set `unlimited`"
 def decode_limits(
     request: pb.UpdateLimitsRequest,
     links: Sequence[Link],
-    present: Callable[[Tier], Watermarks],
+    present: Mapping[Tier, Watermarks],
 ) -> tuple[dict[Link, RateLimit], tuple[Watermarks, ...]]:
     """What is to change. `links` are those that the service has; `present`: the watermarks that hold now."""
     limits = request.limits
@@ -35,7 +35,7 @@ def decode_limits(
         if name not in TIER_NAMES:
             field = f"limits.{'high' if name in limits.high_watermark else 'low'}_watermark[{name}]"
             refuse(field, name, "no tier with watermarks", f"one of {', '.join(TIER_NAMES)}")
-        now = present(TIER_NAMES[name])
+        now = present[TIER_NAMES[name]]
         high = limits.high_watermark.get(name, now.high)
         low = limits.low_watermark.get(name, now.low)
         watermarks.append(Watermarks(tier=TIER_NAMES[name], high=high, low=low))

@@ -6,10 +6,9 @@ nobody reads a frame before its transfer has ended well.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -89,6 +88,8 @@ class PieceEnd:
 
 
 Move = Callable[[Part], PieceEnd]
+Frames = NDArray[np.uint8]
+Run = tuple[int, int, int]
 
 
 def block_count(transfer: Transfer) -> int:
@@ -102,48 +103,56 @@ def copy_frames(source: HostPool, target: HostPool, part: Part) -> PieceEnd:
     _check_frames(target, targets)
     check(source.stride_bytes == target.stride_bytes, "pools with frames of different size")
     check(source.ranks == target.ranks, "pools with different ranks")
-    runs = [tuple(number * source.stride_bytes for number in run) for run in frame_runs(sources, targets)]
-    seconds = 0.0
-    for rank in range(source.ranks):
-        from_, to = source.frames(rank).reshape(-1), target.frames(rank).reshape(-1)
-        for source_start, target_start, size in runs:
-            seconds += _copy(from_, source_start, to, target_start, size, part)
+    runs = frame_runs(sources, targets)
+    # A limit that is set meanwhile holds from the next piece on.
+    copy = _copy_paced if part.bucket.quantum_bytes else _copy
+    seconds = sum(copy(source.frames(rank), target.frames(rank), runs, part) for rank in range(source.ranks))
     return PieceEnd(seconds=seconds)
 
 
-def _copy(
-    from_: NDArray[np.uint8],
-    source_start: int,
-    to: NDArray[np.uint8],
-    target_start: int,
-    size: int,
-    part: Part,
-) -> float:
-    """Copies a run in lots that the limit lets go at once; returns how long the copying took."""
-    bucket, clock = part.bucket, part.clock
-    done, seconds = 0, 0.0
-    while done < size:
-        # Asked for each: the limit may change in between.
-        lot = min(bucket.quantum_bytes or size, size - done)
-        bucket.pace(lot)
-        began = clock.now()
-        to[target_start + done : target_start + done + lot] = from_[
-            source_start + done : source_start + done + lot
-        ]
-        seconds += clock.now() - began
-        done += lot
+def _copy(from_: Frames, to: Frames, runs: Sequence[Run], part: Part) -> float:
+    """Returns how long the copying took."""
+    began = part.clock.now()
+    for source, target, count in runs:
+        to[target : target + count] = from_[source : source + count]
+    return part.clock.now() - began
+
+
+def _copy_paced(from_: Frames, to: Frames, runs: Sequence[Run], part: Part) -> float:
+    """In lots that the limit lets go at once, which may be less than a frame."""
+    bucket, clock, stride = part.bucket, part.clock, from_.shape[1]
+    from_, to = from_.reshape(-1), to.reshape(-1)
+    seconds = 0.0
+    for source, target, count in runs:
+        done, size = 0, count * stride
+        while done < size:
+            # Asked for each: the limit may change in between.
+            lot = min(bucket.quantum_bytes or size, size - done)
+            bucket.pace(lot)
+            began = clock.now()
+            at, begin = target * stride + done, source * stride + done
+            to[at : at + lot] = from_[begin : begin + lot]
+            seconds += clock.now() - began
+            done += lot
     return seconds
 
 
-def frame_runs(source: Sequence[Frame], target: Sequence[Frame]) -> Iterator[tuple[int, int, int]]:
+def frame_runs(source: Sequence[Frame], target: Sequence[Frame]) -> list[Run]:
     """Source, target and length of each run in which both sides go up by one."""
     check(len(source) == len(target), f"{len(source)} frames to copy to {len(target)}")
-    pairs = np.array([source, target], dtype=np.int64)
-    breaks = np.flatnonzero((np.diff(pairs) != 1).any(axis=0)) + 1
-    starts = [0, *breaks.tolist(), len(source)]
-    for start, end in pairwise(starts):
-        if start < end:
-            yield int(source[start]), int(target[start]), end - start
+    runs: list[Run] = []
+    begin = (-1, -1)
+    count = 0
+    for pair in zip(source, target, strict=True):
+        if count and pair == (begin[0] + count, begin[1] + count):
+            count += 1
+            continue
+        if count:
+            runs.append((*begin, count))
+        begin, count = pair, 1
+    if count:
+        runs.append((*begin, count))
+    return runs
 
 
 def write_blocks(cpu: HostPool, disk: DiskTier, part: Part) -> PieceEnd:

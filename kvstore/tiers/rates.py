@@ -18,6 +18,8 @@ __all__ = ["LinkRate", "LinkRates", "RatesUnreadable"]
 
 # What remains of a sample's weight after another one: 256 of them are what is remembered.
 KEPT = 1 - 1 / 256
+# To fit costs as much as what a mover does about a piece, so it is done for several at a time.
+FIT_EVERY = 16
 # A sample counts as no further off than by this factor: a thread that was not run says nothing of the link.
 SURPRISE_MAX = 2.0
 # Below this (variance of sizes over the square of their mean) the fixed cost can't be told from the rest.
@@ -60,16 +62,13 @@ class _Sums(msgspec.Struct, kw_only=True):
     size_size: float = 0.0
     size_seconds: float = 0.0
 
-    def add(self, size: float, seconds: float, weight: float) -> None:
-        self.weight += weight
-        self.size += weight * size
-        self.seconds += weight * seconds
-        self.size_size += weight * size * size
-        self.size_seconds += weight * size * seconds
-
-    def fade(self) -> None:
-        for name in self.__struct_fields__:
-            setattr(self, name, getattr(self, name) * KEPT)
+    def add(self, size: float, seconds: float, weight: float, kept: float = 1.0) -> None:
+        """`kept`: what remains of the samples before."""
+        self.weight = self.weight * kept + weight
+        self.size = self.size * kept + weight * size
+        self.seconds = self.seconds * kept + weight * seconds
+        self.size_size = self.size_size * kept + weight * size * size
+        self.size_seconds = self.size_seconds * kept + weight * size * seconds
 
     def fit(self, fixed: float) -> tuple[float, float]:
         """Fixed seconds, and seconds a byte. `fixed`: what the first is taken for where it can't be told."""
@@ -86,8 +85,26 @@ class _Sums(msgspec.Struct, kw_only=True):
 
 
 class _Learnt(msgspec.Struct, kw_only=True):
+    """`rate` is of all samples but the last `unfitted` ones."""
+
     sums: _Sums
     rate: LinkRate
+    unfitted: int = 0
+
+    def add(self, size: int, seconds: float) -> None:
+        expected = self.rate.seconds(size) or seconds
+        seconds = min(max(seconds, expected / SURPRISE_MAX), expected * SURPRISE_MAX)
+        self.sums.add(size, seconds, 1 / expected**2, KEPT)
+        self.unfitted += 1
+        # Each of a link's first: what is known by then may be far off.
+        if self.unfitted >= FIT_EVERY or self.rate.samples < FIT_EVERY:
+            self.fit()
+
+    def fit(self) -> LinkRate:
+        if self.unfitted:
+            self.rate = _fitted(self.sums, self.rate, self.rate.samples + self.unfitted)
+            self.unfitted = 0
+        return self.rate
 
 
 class _Kept(msgspec.Struct, kw_only=True):
@@ -103,8 +120,9 @@ class LinkRates:
         self._learnt: dict[Link, _Learnt] = {}
 
     def rate(self, link: Link) -> LinkRate:
-        learnt = self._learnt.get(link)
-        return learnt.rate if learnt is not None else LinkRate()
+        with self._lock:
+            learnt = self._learnt.get(link)
+            return learnt.fit() if learnt is not None else LinkRate()
 
     def note(self, link: Link, size: int, seconds: float) -> None:
         """One piece has moved alone in its link."""
@@ -114,12 +132,7 @@ class LinkRates:
             learnt = self._learnt.get(link)
             if learnt is None:
                 learnt = self._learnt[link] = _Learnt(sums=_Sums(), rate=LinkRate())
-            rate = learnt.rate
-            expected = rate.seconds(size) or seconds
-            seconds = min(max(seconds, expected / SURPRISE_MAX), expected * SURPRISE_MAX)
-            learnt.sums.fade()
-            learnt.sums.add(size, seconds, 1 / expected**2)
-            learnt.rate = _fitted(learnt.sums, rate, rate.samples + 1)
+            learnt.add(size, seconds)
 
     def set_measured(
         self,
@@ -142,6 +155,8 @@ class LinkRates:
     def encode(self) -> bytes:
         """All that is known, to be kept."""
         with self._lock:
+            for learnt in self._learnt.values():
+                learnt.fit()
             links = {link_name(link): learnt for link, learnt in self._learnt.items()}
             return msgspec.json.encode(_Kept(version=VERSION, links=links))
 

@@ -168,6 +168,30 @@ def test_watermarks_change_what_the_store_tells_of_pressure(service):
         assert tier(usage, pb.TIER_GPU).pressure == pb.PRESSURE_LOW
 
 
+def test_what_was_learnt_of_the_links_is_known_after_a_restart(make_service, folder):
+    """To the last sample of the movers, so it was not measured again."""
+    flags = ("--disk", str(folder / "disk"), "--disk-bytes", DISK)
+    seen: list[list[pb.LinkRate]] = []
+    for turn in range(2):
+        service = make_service(*flags).start()
+        with service.stub() as stub, Engine(stub) as engine:
+            if not turn:
+                fill(engine, 1, range(8), session="s")
+                engine.step(free(1, pb.FreeRequest.SESSION))
+                engine.step()
+
+            def usage(stub=stub) -> pb.Usage:
+                return stub.GetUsage(pb.GetUsageRequest(), timeout=DEADLINE_SECONDS)
+
+            if not turn:
+                until(usage, lambda now: link(now, pb.TIER_CPU, pb.TIER_DISK).blocks_moved == 8)
+            until(usage, lambda now: not any(each.bytes_in_flight for each in now.links))
+            seen.append([each.rate for each in usage().links])
+        service.end()
+    assert seen[0] == seen[1]
+    assert all(rate.samples for rate in seen[0])
+
+
 def test_limits_at_the_start(make_service, folder):
     service = make_service("--limit", "gpu_to_cpu=1MB/s", "--limit", "cpu_to_gpu=50%").start()
     now = update(service)
