@@ -1,4 +1,4 @@
-"""Power loss, first half: a record of all that the disk tier asks of the operating system and of LMDB, in order.
+"""Power loss, first half: a record of all that the disk tier asks of the operating system and of LMDB.
 
 It stands at the door itself: while it records, the functions of `os` that change files, and LMDB's
 environments, are replaced by ones that do the same and note it. So no sync that the tier makes, wherever
@@ -17,18 +17,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
-import lmdb
 import pytest
 
-from kvstore.tiers import disk_folder
+from tests.tiers.lmdb_door import DATA_FILE, LmdbDoor
 from tests.tiers.promises import NEVER, Deed
 
-__all__ = ["DATA_FILE", "Commit", "FolderSync", "Inode", "Log", "Name", "Sync", "Write", "recorded"]
+__all__ = ["Commit", "Event", "FolderSync", "Inode", "Log", "Name", "Sync", "Write", "recorded"]
 
-DATA_FILE = "data.mdb"
 SITE_FRAMES = 3
 
 
@@ -71,7 +69,7 @@ class Commit(Event):
 
 @dataclass(slots=True, eq=False)
 class Inode:
-    """A file, whatever it is called. The index has commits where others have writes."""
+    """A file, whatever it is called. The index changes by commits, and by writes only where it is copied."""
 
     writes: list[Write] = field(default_factory=list)
     sizes: list[Size] = field(default_factory=list)
@@ -92,8 +90,10 @@ class Log:
     names: dict[str, list[Name]] = field(default_factory=dict)
     folder_syncs: list[FolderSync] = field(default_factory=list)
     deeds: list[Deed] = field(default_factory=list)
-    # Places where whoever works with the tier notes something, as the cap that it opens it with.
+    # The cap with which the folder was opened, from when on.
     caps: list[tuple[int, int]] = field(default_factory=list)
+    # Files that LMDB has made a copy of itself in, by their paths, until they are called otherwise.
+    copies: dict[Path, Inode] = field(default_factory=dict)
     places: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -115,12 +115,6 @@ class Log:
         syncs = [sync for inode in self.inodes() for sync in inode.syncs]
         return {sync.site for sync in [*syncs, *self.folder_syncs]}
 
-    def without(self, site: str) -> None:
-        """As if the syncs that are made there had never been."""
-        for inode in self.inodes():
-            inode.syncs = [sync for sync in inode.syncs if sync.site != site]
-        self.folder_syncs = [sync for sync in self.folder_syncs if sync.site != site]
-
     def call(self, event: Event, do: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
         """An event that fails has still begun, and may have had its effect."""
         event.begin = self.tick()
@@ -134,8 +128,8 @@ def recorded(folder: Path) -> Iterator[Log]:
     """Records what happens to files in this folder until the end of the `with`."""
     log = Log(Path(os.path.realpath(folder)))
     with pytest.MonkeyPatch.context() as patch:
-        _Door(log).replace(patch)
-        patch.setattr(disk_folder, "lmdb", _Lmdb(log))
+        _Door(log).stand(patch)
+        _Index(log).stand(patch)
         yield log
 
 
@@ -148,15 +142,20 @@ class _Door:
         # What each descriptor stands for; the folder itself is None.
         self._open: dict[int, Inode | None] = {}
 
-    def replace(self, patch: pytest.MonkeyPatch) -> None:
+    def stand(self, patch: pytest.MonkeyPatch) -> None:
         for name in REPLACED:
             patch.setattr(os, name, getattr(self, name))
 
     def open(self, path: Any, flags: int, *arguments: Any, **named: Any) -> int:
+        fd: int
         where = Path(os.path.realpath(path))
+        if where in self._log.copies:
+            fd = self._real["open"](path, flags, *arguments, **named)
+            self._open[fd] = self._log.copies[where]
+            return fd
         name = where.name if where.parent == self._log.folder else ""
         if not name or (where.exists() and name not in self._log.names):
-            fd: int = self._real["open"](path, flags, *arguments, **named)
+            fd = self._real["open"](path, flags, *arguments, **named)
             if where == self._log.folder:
                 self._open[fd] = None
             return fd
@@ -180,6 +179,15 @@ class _Door:
         self._log.call(event, self._real["unlink"], path, **named)
         if where.parent == self._log.folder and where.name in self._log.names:
             self._log.names[where.name].append(event)
+
+    def replace(self, source: Any, target: Any, **named: Any) -> None:
+        """Both names change at once; the copy's own, in another folder, is of no interest."""
+        from_, to = Path(os.path.realpath(source)), Path(os.path.realpath(target))
+        event = Name(inode=self._log.copies.pop(from_, None))
+        self._log.call(event, self._real["replace"], source, target, **named)
+        if to.parent == self._log.folder:
+            assert event.inode is not None, f"{from_} becomes {to}, and how it was written was not seen"
+            self._log.names[to.name].append(event)
 
     def pwritev(self, fd: int, parts: Any, offset: int, *flags: Any) -> int:
         return self._write(fd, b"".join(parts), offset, self._real["pwritev"], fd, parts, offset, *flags)
@@ -257,93 +265,44 @@ def _site(frame: FrameType | None) -> str:
     return " < ".join(names)
 
 
-class _Lmdb:
-    """The module, but for the environments that it opens for writing in the folder."""
+class _Index(LmdbDoor):
+    """The index file: made by LMDB, changed by commits alone."""
 
     def __init__(self, log: Log) -> None:
+        super().__init__(log.folder)
         self._log = log
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(lmdb, name)
+    def opening(self, do: Callable[[], Any]) -> Any:
+        if (self._log.folder / DATA_FILE).exists():
+            return do()
+        event = Name(inode=Inode())
+        env = self._log.call(event, do)
+        self._log.names.setdefault(DATA_FILE, []).append(event)
+        # What LMDB itself makes of a new file. It syncs that.
+        self.committing(env, lambda: None)
+        return env
 
-    def open(self, path: str, **options: Any) -> Any:
-        where = Path(os.path.realpath(path))
-        if where != self._log.folder or options.get("readonly"):
-            return lmdb.open(path, **options)
-        if (where / DATA_FILE).exists():
-            env = lmdb.open(path, **options)
-        else:
-            event = Name(inode=Inode())
-            env = self._log.call(event, lmdb.open, path, **options)
-            self._log.names.setdefault(DATA_FILE, []).append(event)
+    def copying(self, path: Path, do: Callable[[], Any]) -> Any:
+        """LMDB does not sync it."""
+        inode = Inode()
+        size, write = Size(), Write()
+        size.begin = write.begin = self._log.tick()
+        do()
+        write.data = path.read_bytes()
+        size.size_bytes = len(write.data)
+        size.end = write.end = self._log.tick()
+        inode.sizes.append(size)
+        inode.writes.append(write)
+        self._log.copies[path] = inode
+
+    def committing(self, env: Any, do: Callable[[], Any]) -> Any:
+        flags = env.flags()
+        event = Commit(durable=flags["sync"] and flags["metasync"] and not flags["writemap"])
+        event.begin = self._log.tick()
+        result = do()
+        event.image = (self._log.folder / DATA_FILE).read_bytes()
+        event.end = self._log.tick()
         inode = self._log.inode_of(DATA_FILE)
         assert inode is not None
-        return _Environment(self._log, env, inode)
-
-
-class _Environment:
-    def __init__(self, log: Log, env: Any, inode: Inode) -> None:
-        self._log, self._env, self._inode = log, env, inode
-        self._committing = threading.Lock()
-        flags = env.flags()
-        self._durable = flags["sync"] and flags["metasync"] and not flags["writemap"]
-        if not inode.commits:
-            # What LMDB itself makes of a new file.
-            first = Commit(image=self._image(), durable=self._durable)
-            first.begin, first.end = log.tick(), log.tick()
-            inode.commits.append(first)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._env, name)
-
-    def __enter__(self) -> "_Environment":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._env.close()
-
-    def begin(self, *arguments: Any, write: bool = False, **options: Any) -> Any:
-        txn = self._env.begin(*arguments, write=write, **options)
-        return _Transaction(self, txn) if write else txn
-
-    def open_db(self, key: bytes | None = None, txn: Any = None, **options: Any) -> Any:
-        real = txn.real if isinstance(txn, _Transaction) else txn
-        if real is None and options.get("create", True):
-            return self.commit(lambda: self._env.open_db(key, **options))
-        return self._env.open_db(key, txn=real, **options)
-
-    def commit(self, do: Callable[[], Any]) -> Any:
-        with self._committing:
-            event = Commit(durable=self._durable)
-            event.begin = self._log.tick()
-            result = do()
-            event.image = self._image()
-            event.end = self._log.tick()
-            self._inode.commits.append(event)
-            return result
-
-    def _image(self) -> bytes:
-        return (self._log.folder / DATA_FILE).read_bytes()
-
-
-class _Transaction:
-    """A write transaction; used by `with`, as all of the tier's are."""
-
-    def __init__(self, environment: _Environment, txn: Any) -> None:
-        self._environment, self.real = environment, txn
-
-    def __getattr__(self, name: str) -> Any:
-        if name in ("commit", "abort"):
-            raise NotImplementedError("the tier ends a transaction by hand; teach the recorder")
-        return getattr(self.real, name)
-
-    def __enter__(self) -> "_Transaction":
-        self.real.__enter__()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> Any:
-        if kind is not None:
-            return self.real.__exit__(kind, error, trace)
-        return self._environment.commit(lambda: self.real.__exit__(None, None, None))
+        inode.commits.append(event)
+        return result

@@ -11,7 +11,7 @@ lost.
 """
 
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from pathlib import Path
@@ -19,9 +19,11 @@ from typing import TypeVar
 
 from tests.tiers.power_record import Commit, Event, Inode, Log, Write
 
-__all__ = ["SECTOR_BYTES", "Draw", "Way", "restore"]
+__all__ = ["COMMITS", "SECTOR_BYTES", "Draw", "Way", "restore"]
 
 SECTOR_BYTES = 4096
+# The site of LMDB's own syncs, which go past the door.
+COMMITS = "index commits"
 E = TypeVar("E", bound=Event)
 
 
@@ -42,27 +44,28 @@ class Draw:
     seed: int
 
 
-def restore(log: Log, draw: Draw, folder: Path) -> None:
-    """Makes the folder as the loss may have left it."""
+def restore(log: Log, draw: Draw, folder: Path, ignored: Collection[str] = ()) -> None:
+    """Makes the folder as the loss may have left it; syncs at the sites in `ignored` do not count."""
     chance = random.Random(f"{draw.seed} {draw.point} {draw.way}")
     folder.mkdir()
     for name, events in sorted(log.names.items()):
-        candidates = _unsettled(events, log.folder_syncs, draw.point)
+        syncs = [sync for sync in log.folder_syncs if sync.site not in ignored]
+        candidates = _unsettled(events, syncs, draw.point)
         event = _choose(candidates, chance, draw.way)
         if event is not None and event.inode is not None:
-            (folder / name).write_bytes(_content(event.inode, chance, draw))
+            (folder / name).write_bytes(_content(event.inode, chance, draw, ignored))
 
 
-def _content(inode: Inode, chance: random.Random, draw: Draw) -> bytes:
-    if inode.commits:
-        return _index(inode.commits, chance, draw)
-    size = _choose(_unsettled(inode.sizes, inode.syncs, draw.point), chance, draw.way)
+def _content(inode: Inode, chance: random.Random, draw: Draw, ignored: Collection[str]) -> bytes:
+    commit = _last_commit(inode.commits, chance, draw, COMMITS not in ignored)
+    if commit is not None:
+        return commit.image
+    syncs = [sync for sync in inode.syncs if sync.site not in ignored]
+    size = _choose(_unsettled(inode.sizes, syncs, draw.point), chance, draw.way)
     writes = [write for write in sorted(inode.writes, key=_begin) if write.begin < draw.point]
     content = bytearray(size.size_bytes if size is not None else 0)
     for write in writes:
-        if _is_settled(write, inode.syncs, draw.point):
-            _put(content, write, 0, len(write.data))
-        elif draw.way is Way.KEPT and write.end < draw.point:
+        if _is_settled(write, syncs, draw.point) or (draw.way is Way.KEPT and write.end < draw.point):
             _put(content, write, 0, len(write.data))
         elif draw.way in (Way.WRITES, Way.REVERSED):
             later = write.end >= draw.point or write is writes[-1]
@@ -82,13 +85,13 @@ def _put(content: bytearray, write: Write, start: int, end: int) -> None:
     content[write.offset + start : write.offset + start + len(piece)] = piece
 
 
-def _index(commits: Sequence[Commit], chance: random.Random, draw: Draw) -> bytes:
+def _last_commit(commits: Sequence[Commit], chance: random.Random, draw: Draw, synced: bool) -> Commit | None:
     """Commits do not overtake each other: what may be lost is the end of their row."""
     begun = [commit for commit in commits if commit.begin < draw.point]
-    durable = [place for place, commit in enumerate(begun) if commit.durable and commit.end < draw.point]
+    ended = [place for place, commit in enumerate(begun) if commit.end < draw.point]
+    durable = [place for place in ended if synced and begun[place].durable]
     candidates = begun[durable[-1] if durable else 0 :]
-    chosen = _choose([*([] if durable else [None]), *candidates], chance, draw.way)
-    return chosen.image if chosen is not None else b""
+    return _choose([*([] if durable else [None]), *candidates], chance, draw.way)
 
 
 def _unsettled(events: Sequence[E], syncs: Sequence[Event], point: int) -> list[E | None]:

@@ -19,11 +19,25 @@ import numpy as np
 from kvstore.core.types import BlockKey, NamespaceId, StoredKey, TenantId, WriterId
 from tests.tiers.helpers import key_of
 
-__all__ = ["ABSENT", "Deed", "allowed_at", "bytes_of", "read_deeds", "stored_key", "torn_batches"]
+__all__ = [
+    "ABSENT",
+    "NEVER",
+    "Broken",
+    "Deed",
+    "allowed_at",
+    "bytes_of",
+    "read_deeds",
+    "stored_key",
+    "torn_batches",
+]
 
 ABSENT = 0
 NEVER = 1 << 60
 TENANTS = 2
+
+
+class Broken(Exception):
+    """A promise of the tier's."""
 
 
 @dataclass(slots=True)
@@ -32,7 +46,7 @@ class Deed:
 
     kind: str
     blocks: dict[int, int]
-    begin: int
+    begin: int = NEVER
     end: int = NEVER
     good: bool = True
     parents: dict[int, int] = field(default_factory=dict)
@@ -54,7 +68,7 @@ def bytes_of(number: int, version: int, size: int) -> bytes:
 
 
 def allowed_at(deeds: Iterable[Deed], point: int) -> dict[int, set[int]]:
-    """By block, the versions that may be found if all ends at `point`; ABSENT among them where it may be gone."""
+    """By block, the versions that may be found if all ends at `point`; ABSENT where it may be gone."""
     allowed: dict[int, set[int]] = {}
     for deed in deeds:
         if deed.begin >= point:
@@ -83,7 +97,7 @@ def torn_batches(deeds: Iterable[Deed], point: int, found: Mapping[int, int]) ->
 
 
 def read_deeds(path: Path) -> list[Deed]:
-    """What a process has noted, a line for the begin and one for the end of each deed. The last may be torn."""
+    """What a process has noted: a line for the begin and one for the end of each. The last may be torn."""
     deeds: list[Deed] = []
     if not path.exists():
         return deeds
