@@ -26,6 +26,13 @@ def serve(
     disk_bytes: Annotated[
         str, typer.Option(help="The most that the disk tier takes, what is there already included.")
     ] = "0",
+    wipe_incompatible: Annotated[
+        bool,
+        typer.Option(
+            "--wipe-incompatible",
+            help="Delete what another format or another layout has left in the folder of --disk.",
+        ),
+    ] = False,
     tenant: Annotated[
         list[str] | None,
         typer.Option(help="A tenant that may be named; repeatable, the first is default."),
@@ -62,6 +69,7 @@ def serve(
         cpu=cpu,
         disk=disk,
         disk_bytes=disk_bytes,
+        wipe_incompatible=wipe_incompatible,
         tenants=tenant or (),
         lease=lease,
         engines_max=engines_max,

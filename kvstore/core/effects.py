@@ -15,8 +15,10 @@ from kvstore.core.types import (
     Revision,
     SequenceId,
     SequenceState,
+    SessionName,
     StepNumber,
     StoredKey,
+    StoredSession,
     Tier,
     TransferId,
 )
@@ -25,9 +27,11 @@ __all__ = [
     "AllocateResult",
     "Answer",
     "AttachAnswer",
+    "BlocksUsed",
     "CommitResult",
     "Decision",
     "DiskDelete",
+    "DiskNote",
     "Done",
     "Effects",
     "EndSessionResult",
@@ -42,6 +46,8 @@ __all__ = [
     "PressureChanged",
     "Result",
     "SequenceMoved",
+    "SessionsForgotten",
+    "SessionsKept",
     "StepAnswer",
     "SwapResult",
     "Transfer",
@@ -230,15 +236,39 @@ class DiskDelete(Struct, frozen=True, kw_only=True, gc=False):
     keys: tuple[StoredKey, ...]
 
 
+class SessionsKept(Struct, frozen=True, kw_only=True, gc=False):
+    """Sessions to write down, each in the place of what was known of it. Ends in nothing: one that is lost
+    comes back after a restart as it was before, or not."""
+
+    sessions: tuple[StoredSession, ...]
+
+
+class SessionsForgotten(Struct, frozen=True, kw_only=True, gc=False):
+    """Sessions of which the disk is to know nothing any more; their blocks are no affair of this."""
+
+    sessions: tuple[SessionName, ...]
+
+
+class BlocksUsed(Struct, frozen=True, kw_only=True, gc=False):
+    """Blocks on disk that were used, those used longest ago first, a child before its parent. Ends in
+    nothing: what is lost makes them look older after a restart."""
+
+    keys: tuple[StoredKey, ...]
+
+
+DiskNote = SessionsKept | SessionsForgotten | BlocksUsed
+
+
 class Effects(Struct, frozen=True, kw_only=True, gc=False):
     """All that follows from one event.
 
-    `deletes` go to the disk before `transfers`, in the order given; `answer` may be told at once:
-    whatever it says may be read is there already. `wake` names engines that have news for a
-    waiting KeepAlive.
+    `deletes` go to the disk before `notes`, and both before `transfers`, in the order given; `answer` may
+    be told at once: whatever it says may be read is there already. `wake` names engines that have news
+    for a waiting KeepAlive.
     """
 
     answer: Answer = field(default_factory=Done)
     transfers: tuple[Transfer, ...] = ()
     deletes: tuple[DiskDelete, ...] = ()
     wake: tuple[EngineId, ...] = ()
+    notes: tuple[DiskNote, ...] = ()

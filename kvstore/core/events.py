@@ -19,6 +19,7 @@ from kvstore.core.types import (
     SequenceId,
     StepNumber,
     StoredKey,
+    StoredSession,
     SwapMode,
     TransferId,
     WriterId,
@@ -213,11 +214,13 @@ class TransferEnded(Struct, frozen=True, kw_only=True, gc=False):
 class BlocksFound(Struct, frozen=True, kw_only=True, gc=False):
     """What the disk holds at start, each block after its parent, the least recent chains first.
 
-    Sent before any engine attaches. Blocks beyond the tier's capacity are deleted.
+    Sent before any engine attaches. Blocks beyond the tier's capacity are deleted. `sessions`, the least
+    recent first, are those that the disk kept; of each the leading blocks that are there count.
     """
 
     time: float
     blocks: tuple[StoredKey, ...] = ()
+    sessions: tuple[StoredSession, ...] = ()
 
 
 Event = (

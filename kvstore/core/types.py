@@ -43,8 +43,10 @@ __all__ = [
     "Rows",
     "SequenceId",
     "SequenceState",
+    "SessionName",
     "StepNumber",
     "StoredKey",
+    "StoredSession",
     "SwapMode",
     "TenantId",
     "Tier",
@@ -163,6 +165,25 @@ class StoredKey(Struct, frozen=True, kw_only=True, gc=False):
     key: BlockKey
     parent: BlockKey
     writer: WriterId
+
+
+class SessionName(Struct, frozen=True, kw_only=True, gc=False):
+    """A chat session of a tenant, in a namespace."""
+
+    namespace: NamespaceId
+    tenant: TenantId
+    name: str
+
+
+class StoredSession(Struct, frozen=True, kw_only=True, gc=False):
+    """A session between two turns, as the disk keeps it: the number of its last turn, and the keys of the
+    chain that this turn left committed, head first. Its blocks may be gone all the same."""
+
+    namespace: NamespaceId
+    tenant: TenantId
+    name: str
+    turn: int
+    keys: tuple[BlockKey, ...]
 
 
 def blocks_for_tokens(token_count: int, block_tokens: int) -> int:

@@ -36,6 +36,8 @@ class ServeConfig:
     cpu_bytes: int = 0
     disk_path: Path | None = None
     disk_bytes: int = 0
+    # What another format or another layout has left in the disk's folder may be deleted.
+    wipe_incompatible: bool = False
     tenants: tuple[str, ...] = ("default",)
     lease_seconds: float = 10.0
     engines_max: int = 64
@@ -68,6 +70,8 @@ class ServeConfig:
         if self.disk_path is None:
             if self.disk_bytes:
                 _refuse("--disk-bytes", self.disk_bytes, "no folder for it", "name one with --disk")
+            if self.wipe_incompatible:
+                _refuse("--wipe-incompatible", True, "no folder to wipe", "name one with --disk")
             return
         if not self.disk_bytes:
             remedy = "give the most that the tier may take, like --disk-bytes 20GiB"
@@ -110,6 +114,7 @@ def parse_config(
     cpu: str = "0",
     disk: str | None = None,
     disk_bytes: str = "0",
+    wipe_incompatible: bool = False,
     tenants: Sequence[str] = (),
     lease: float = 10.0,
     engines_max: int = 64,
@@ -132,6 +137,7 @@ def parse_config(
         cpu_bytes=parse_size(cpu, flag="--cpu", whole_bytes=memory_bytes),
         disk_path=Path(disk).absolute() if disk is not None else None,
         disk_bytes=parse_size(disk_bytes, flag="--disk-bytes"),
+        wipe_incompatible=wipe_incompatible,
         tenants=tuple(tenants) or ("default",),
         lease_seconds=lease,
         engines_max=engines_max,

@@ -252,7 +252,10 @@ class Driver:
 
 
 def _find_stored(disk: DiskTier | None, layout: Layout) -> tuple[StoredKey, ...]:
-    return tuple(disk.stored(layout.block_bytes * layout.ranks)) if disk is not None else ()
+    if disk is None:
+        return ()
+    disk.lay_out(layout.block_bytes, layout.ranks)
+    return tuple(disk.found(layout.block_bytes * layout.ranks))
 
 
 def _without_frames(tier: Tier) -> TierUsage:

@@ -6,15 +6,17 @@ transfer has ended well.
 """
 
 import logging
+import queue
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kvstore.core.effects import DiskDelete, Transfer
 from kvstore.core.errors import check
 from kvstore.core.types import Frame
-from kvstore.tiers.disk import DiskTier, DiskWriteFailed
+from kvstore.tiers.disk import DiskTier, DiskWriteFailed, ReadOutcome
 from kvstore.tiers.pool import HostPool
 
 __all__ = ["all_positions", "copy_frames", "delete_blocks", "frame_runs", "read_blocks", "write_blocks"]
@@ -54,10 +56,7 @@ def frame_runs(source: Sequence[Frame], target: Sequence[Frame]) -> Iterator[tup
 def write_blocks(cpu: HostPool, disk: DiskTier, transfer: Transfer) -> tuple[int, ...]:
     _check_frames(cpu, transfer.source_frames)
     check(len(transfer.keys) == len(transfer.source_frames), "a key for each frame")
-    payloads = [
-        [cpu.frames(rank)[frame, : cpu.block_bytes].data for rank in range(cpu.ranks)]
-        for frame in transfer.source_frames
-    ]
+    payloads = [[part.data for part in _parts(cpu, frame)] for frame in transfer.source_frames]
     try:
         disk.write(transfer.keys, payloads)
     except DiskWriteFailed as error:
@@ -69,15 +68,22 @@ def write_blocks(cpu: HostPool, disk: DiskTier, transfer: Transfer) -> tuple[int
 def read_blocks(disk: DiskTier, cpu: HostPool, transfer: Transfer) -> tuple[int, ...]:
     _check_frames(cpu, transfer.target_frames)
     check(len(transfer.keys) == len(transfer.target_frames), "a key for each frame")
-    failed: list[int] = []
-    for position, (key, frame) in enumerate(zip(transfer.keys, transfer.target_frames, strict=True)):
-        if not disk.read(key, [cpu.frames(rank)[frame, : cpu.block_bytes] for rank in range(cpu.ranks)]):
-            failed.append(position)
-    return tuple(failed)
+    frames = [_parts(cpu, frame) for frame in transfer.target_frames]
+    back: queue.SimpleQueue[int] = queue.SimpleQueue()
+    outcomes = disk.read(transfer.keys, frames, returned=back.put)
+    # The device may still write to their frames, which are free again once this transfer has ended.
+    for _ in range(outcomes.count(ReadOutcome.LATE)):
+        back.get()
+    return tuple(place for place, outcome in enumerate(outcomes) if outcome is not ReadOutcome.GOOD)
 
 
 def delete_blocks(disk: DiskTier, delete: DiskDelete) -> None:
     disk.delete(delete.keys)
+
+
+def _parts(pool: HostPool, frame: Frame) -> list[NDArray[np.uint8]]:
+    """With what pads them: so the disk moves them as they lie."""
+    return [pool.frames(rank)[frame] for rank in range(pool.ranks)]
 
 
 def _check_frames(pool: HostPool, frames: Sequence[Frame]) -> None:

@@ -684,22 +684,58 @@ class BlocksFound(_message.Message):
 
     TIME_FIELD_NUMBER: _builtins.int
     BLOCKS_FIELD_NUMBER: _builtins.int
+    SESSIONS_FIELD_NUMBER: _builtins.int
     time: _builtins.float
     @_builtins.property
     def blocks(self) -> _containers.RepeatedCompositeFieldContainer[Global___StoredKey]: ...
+    @_builtins.property
+    def sessions(self) -> _containers.RepeatedCompositeFieldContainer[Global___StoredSession]: ...
     def __init__(
         self,
         *,
         time: _builtins.float = ...,
         blocks: _abc.Iterable[Global___StoredKey] | None = ...,
+        sessions: _abc.Iterable[Global___StoredSession] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks", b"blocks", "time", b"time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks", b"blocks", "sessions", b"sessions", "time", b"time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___BlocksFound: _TypeAlias = BlocksFound  # noqa: Y015
+
+@_typing.final
+class StoredSession(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    TURN_FIELD_NUMBER: _builtins.int
+    KEYS_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.int
+    tenant: _builtins.int
+    name: _builtins.str
+    turn: _builtins.int
+    @_builtins.property
+    def keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.int = ...,
+        tenant: _builtins.int = ...,
+        name: _builtins.str = ...,
+        turn: _builtins.int = ...,
+        keys: _abc.Iterable[_builtins.bytes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["keys", b"keys", "name", b"name", "namespace", b"namespace", "tenant", b"tenant", "turn", b"turn"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StoredSession: _TypeAlias = StoredSession  # noqa: Y015
 
 @_typing.final
 class StoredKey(_message.Message):
@@ -1011,6 +1047,7 @@ class Effects(_message.Message):
     TRANSFERS_FIELD_NUMBER: _builtins.int
     DELETES_FIELD_NUMBER: _builtins.int
     WAKE_FIELD_NUMBER: _builtins.int
+    NOTES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def answer(self) -> Global___Answer: ...
     @_builtins.property
@@ -1019,6 +1056,8 @@ class Effects(_message.Message):
     def deletes(self) -> _containers.RepeatedCompositeFieldContainer[Global___DiskDelete]: ...
     @_builtins.property
     def wake(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def notes(self) -> _containers.RepeatedCompositeFieldContainer[Global___DiskNote]: ...
     def __init__(
         self,
         *,
@@ -1026,10 +1065,11 @@ class Effects(_message.Message):
         transfers: _abc.Iterable[Global___Transfer] | None = ...,
         deletes: _abc.Iterable[Global___DiskDelete] | None = ...,
         wake: _abc.Iterable[_builtins.str] | None = ...,
+        notes: _abc.Iterable[Global___DiskNote] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "deletes", b"deletes", "transfers", b"transfers", "wake", b"wake"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "deletes", b"deletes", "notes", b"notes", "transfers", b"transfers", "wake", b"wake"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1654,3 +1694,118 @@ class DiskDelete(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DiskDelete: _TypeAlias = DiskDelete  # noqa: Y015
+
+@_typing.final
+class DiskNote(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSIONS_KEPT_FIELD_NUMBER: _builtins.int
+    SESSIONS_FORGOTTEN_FIELD_NUMBER: _builtins.int
+    BLOCKS_USED_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def sessions_kept(self) -> Global___SessionsKept: ...
+    @_builtins.property
+    def sessions_forgotten(self) -> Global___SessionsForgotten: ...
+    @_builtins.property
+    def blocks_used(self) -> Global___BlocksUsed: ...
+    def __init__(
+        self,
+        *,
+        sessions_kept: Global___SessionsKept | None = ...,
+        sessions_forgotten: Global___SessionsForgotten | None = ...,
+        blocks_used: Global___BlocksUsed | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["blocks_used", b"blocks_used", "kind", b"kind", "sessions_forgotten", b"sessions_forgotten", "sessions_kept", b"sessions_kept"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks_used", b"blocks_used", "kind", b"kind", "sessions_forgotten", b"sessions_forgotten", "sessions_kept", b"sessions_kept"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["sessions_kept", "sessions_forgotten", "blocks_used"]  # noqa: Y015
+    _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
+
+Global___DiskNote: _TypeAlias = DiskNote  # noqa: Y015
+
+@_typing.final
+class SessionsKept(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSIONS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def sessions(self) -> _containers.RepeatedCompositeFieldContainer[Global___StoredSession]: ...
+    def __init__(
+        self,
+        *,
+        sessions: _abc.Iterable[Global___StoredSession] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["sessions", b"sessions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SessionsKept: _TypeAlias = SessionsKept  # noqa: Y015
+
+@_typing.final
+class SessionsForgotten(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSIONS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def sessions(self) -> _containers.RepeatedCompositeFieldContainer[Global___SessionName]: ...
+    def __init__(
+        self,
+        *,
+        sessions: _abc.Iterable[Global___SessionName] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["sessions", b"sessions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SessionsForgotten: _TypeAlias = SessionsForgotten  # noqa: Y015
+
+@_typing.final
+class SessionName(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.int
+    tenant: _builtins.int
+    name: _builtins.str
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.int = ...,
+        tenant: _builtins.int = ...,
+        name: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "namespace", b"namespace", "tenant", b"tenant"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SessionName: _TypeAlias = SessionName  # noqa: Y015
+
+@_typing.final
+class BlocksUsed(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEYS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def keys(self) -> _containers.RepeatedCompositeFieldContainer[Global___StoredKey]: ...
+    def __init__(
+        self,
+        *,
+        keys: _abc.Iterable[Global___StoredKey] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["keys", b"keys"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BlocksUsed: _TypeAlias = BlocksUsed  # noqa: Y015
