@@ -2,7 +2,7 @@
 
 import random
 import tempfile
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -15,7 +15,7 @@ from tests.tiers.promises import ABSENT, Broken, Deed
 from tests.tiers.sized import CRASH_SIZES, Sizes, open_tier
 from tests.tiers.workload import CHAIN, Workload
 
-__all__ = ["draws", "fast_folder", "find_loss", "record", "replay"]
+__all__ = ["draws", "fast_folder", "find_broken", "record", "replay"]
 
 MEMORY = Path("/dev/shm")
 VERSIONS = 1_000_000
@@ -44,7 +44,7 @@ def fast_folder() -> Iterator[Path]:
 def record(
     folder: Path, seed: int, *, steps: int, caps: Sequence[int], parts: int = 2, sizes: Sizes = CRASH_SIZES
 ) -> Log:
-    """Work with a new folder, by so many threads at once; closed and opened again between, with these caps."""
+    """Work with a new folder, by so many threads at once; closed and opened again between, by these caps."""
     log: Log
     with recorded(folder) as log:
         # No two parts ever give a block the same version.
@@ -107,9 +107,9 @@ def replay(log: Log, draw: Draw, ignored: Collection[str] = (), *, sizes: Sizes 
                 raise Broken(f"{draw}: {error}") from error
 
 
-def find_loss(log: Log, seed: int, count: int, ignored: Collection[str] = ()) -> str:
-    """Why the first loss of so many that breaks a promise does so; empty where none does."""
-    for draw in draws(log, seed, count):
+def find_broken(log: Log, draws: Iterable[Draw], ignored: Collection[str] = ()) -> str:
+    """What the first of these losses breaks that breaks a promise; empty where none does."""
+    for draw in draws:
         try:
             replay(log, draw, ignored)
         except Broken as error:

@@ -275,11 +275,17 @@ class _Index(LmdbDoor):
     def opening(self, do: Callable[[], Any]) -> Any:
         if (self._log.folder / DATA_FILE).exists():
             return do()
-        event = Name(inode=Inode())
-        env = self._log.call(event, do)
-        self._log.names.setdefault(DATA_FILE, []).append(event)
-        # What LMDB itself makes of a new file. It syncs that.
-        self.committing(env, lambda: None)
+        inode = Inode()
+        name, write, size = Name(inode=inode), Write(), Size()
+        name.begin = write.begin = size.begin = self._log.tick()
+        env = do()
+        # What LMDB makes of a new file: pages of its own, which it does not sync before the first commit.
+        write.data = (self._log.folder / DATA_FILE).read_bytes()
+        size.size_bytes = len(write.data)
+        name.end = write.end = size.end = self._log.tick()
+        inode.writes.append(write)
+        inode.sizes.append(size)
+        self._log.names.setdefault(DATA_FILE, []).append(name)
         return env
 
     def copying(self, path: Path, do: Callable[[], Any]) -> Any:
