@@ -50,7 +50,7 @@ def test_a_loss_of_power_at_any_point_breaks_no_promise(log: Log, request: pytes
 
 
 def first_moments() -> tuple[Log, list[Draw]]:
-    """A folder is made and written to; losses at each place of that, in each way that can leave things open."""
+    """A folder is made and written to; losses at each place of that, in each way that leaves things open."""
     with power.fast_folder() as scratch:
         log = power.record(scratch / "disk", 0, steps=4, caps=[CAP])
     ways = (Way.LOST, Way.WRITES, Way.SECTORS, Way.REVERSED)
