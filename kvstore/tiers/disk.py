@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvstore.core.errors import CheckFailed, ConfigInvalid, LayoutMismatch, check
-from kvstore.core.types import StoredKey
+from kvstore.core.types import SessionName, StoredKey, StoredSession
 from kvstore.tiers.disk_cap import CAP_BYTES_MIN, index_bytes, segment_slots, slot_count
 from kvstore.tiers.disk_environment import WIPE, disk_invalid
 from kvstore.tiers.disk_folder import claim_folder, warn_of_space
@@ -242,6 +242,24 @@ class DiskTier:
         storage = self._laid_out()
         storage.stock = None
         storage.deleter.delete([block_name(key) for key in keys])
+
+    def note_uses(self, keys: Sequence[StoredKey]) -> None:
+        """That these blocks were of use just now, for the order in which a restart tells of them."""
+        self._laid_out().note_uses([block_name(key) for key in keys])
+
+    # --- Sessions.
+
+    def sessions(self) -> list[StoredSession]:
+        """As they were found at the start, the least recently kept first, of namespaces of all sizes. Each
+        has a block left at least."""
+        return self._laid_out().sessions.found
+
+    def keep_sessions(self, sessions: Sequence[StoredSession]) -> None:
+        """Durably when it returns, but where the tier is degraded: then with the next write that succeeds."""
+        self._laid_out().sessions.keep(sessions)
+
+    def forget_sessions(self, names: Sequence[SessionName]) -> None:
+        self._laid_out().sessions.forget(names)
 
     def close(self, seconds: float = 1.0) -> bool:
         """Only when no thread is in a call. False where an I/O never came back: then what it may touch, the

@@ -1,16 +1,19 @@
 """What there is of the tier once the size of its slots is known: room, who reads, who writes, who deletes."""
 
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from kvstore.tiers.disk_cap import index_bytes, slot_count
-from kvstore.tiers.disk_deleting import Deleter
+from kvstore.tiers.disk_deleting import Deleter, commit
 from kvstore.tiers.disk_format import Geometry, segment_name
 from kvstore.tiers.disk_health import DiskCounts, WriteHealth
 from kvstore.tiers.disk_io import IoThreads
 from kvstore.tiers.disk_pieces import Part
 from kvstore.tiers.disk_reading import BlockReader, ReadFault, ReadOutcome, Verdict
+from kvstore.tiers.disk_sessions import Sessions
 from kvstore.tiers.disk_shrink import cull, move_below
 from kvstore.tiers.disk_space import Space
 from kvstore.tiers.disk_start import Stock, take_stock
@@ -24,6 +27,9 @@ __all__ = ["DiskWriteFailed", "Storage", "at_once", "ignore", "remove_segments"]
 
 log = logging.getLogger(__name__)
 
+
+# In one transaction.
+USES_MAX = 1024
 
 OUTCOMES = {
     ReadFault.NONE: ReadOutcome.GOOD,
@@ -91,6 +97,8 @@ class Storage:
             is_laid_out=not is_new,
         )
         self.reader = BlockReader(table, threads, self.space)
+        self._threads = threads
+        self.sessions = Sessions(folder, table, threads, health, count, stock.blocks)
 
     def take_stock(self) -> Stock:
         """Anew, as it stands now. DiskFault where the index can't be read."""
@@ -111,6 +119,20 @@ class Storage:
             log.warning("%s: writing failed: %s", self.folder, reason)
             raise DiskWriteFailed(reason) from error
         self._health.succeeded()
+        self.sessions.flush()
+
+    def note_uses(self, names: Sequence[bytes]) -> None:
+        """A use that can't be noted is one that never was."""
+        if self._health.must_wait:
+            return
+        now = time.time_ns()
+        try:
+            for start in range(0, len(names), USES_MAX):
+                part = names[start : start + USES_MAX]
+                commit(self._threads, partial(self._table.note_uses, part, now))
+        except DiskFault as error:
+            self._health.failed(f"{type(error).__name__}: {error}")
+            log.warning("%s: uses of blocks not noted: %s", self.folder, error)
 
     def read(
         self,
