@@ -1,5 +1,5 @@
 """Walks through the tables of an LMDB environment and writes what it finds, for `disk_dump.py`, which runs
-this as a program of its own: a damaged file may end it. It imports next to nothing, so that it starts at once.
+this as a program of its own: a damaged file may end it. It imports next to nothing, and so starts quickly.
 
 Arguments: the folder, `dump` or `walk` (which writes no records), and the names of the tables. Written is,
 for each record: the table's place in the arguments and the lengths of name and record (one byte, two u32),
