@@ -200,7 +200,7 @@ class BlockTable:
         return _read_removed(name, record) if record is not None else []
 
     def _begin_reading(self) -> Any:
-        """Processes that were killed while they read, a tool's say, leave their places in the table of readers
+        """Processes killed while they read, a tool's say, leave their places in the table of readers
         taken; where these fill it, they are cleared."""
         try:
             return self._env.begin()
