@@ -42,11 +42,11 @@ __all__ = [
     "Geometry",
     "block_name",
     "checksum_of",
+    "key_of_name",
     "namespace_of",
     "pack_name_row",
     "record_sum",
     "segment_name",
-    "stored_key",
     "unpack_name_row",
 ]
 
@@ -168,10 +168,11 @@ class BlockEntry(Struct, frozen=True, kw_only=True, gc=False):
         )
 
 
-def stored_key(name: bytes, entry: BlockEntry) -> StoredKey:
+def key_of_name(name: bytes) -> StoredKey:
+    """What a name says alone: its block's parent and writer are in the entry, which may be unreadable."""
     namespace, tenant, key = _BLOCK_NAME.unpack(name)
     return StoredKey(
-        namespace=namespace, tenant=tenant, key=BlockKey(key), parent=entry.parent, writer=entry.writer
+        namespace=namespace, tenant=tenant, key=BlockKey(key), parent=BlockKey(b""), writer=WriterId(0)
     )
 
 
