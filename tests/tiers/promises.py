@@ -116,8 +116,8 @@ def allowed_at(deeds: Iterable[Deed], point: int) -> dict[int, set[int]]:
 
 
 def allowed_sessions(deeds: Iterable[Deed], point: int) -> dict[int, set[int]]:
-    """By chain, the versions of its session. What was forgotten does not come back. Only the last ones kept are
-    sure to be there, for how many are is bounded; the others may be gone."""
+    """What was forgotten does not come back. The last ones kept are sure
+    to be there; as how many there are is bounded, others may be gone."""
     allowed: dict[int, set[int]] = {}
     kept: list[int] = []
     for deed in deeds:

@@ -111,7 +111,7 @@ class Workload:
         return True
 
     def keep_some(self) -> None:
-        """A session for each of some chains, as long as the chain is; or it is forgotten, the blocks are not."""
+        """Sessions for some chains, as long as the chains are. Or they are forgotten; the blocks are not."""
         chains = sorted({number // CHAIN for number in self.blocks})
         for chain in self._chance.sample(chains, min(len(chains), 2)):
             version, self.next_version = self.next_version, self.next_version + 1
