@@ -11,6 +11,7 @@ from kvstore.cli.replay import replay
 from kvstore.cli.serve import serve
 from kvstore.cli.simulate import simulate
 from kvstore.cli.status import status
+from kvstore.cli.verify import verify
 from kvstore.client.errors import ClientError
 from kvstore.core.errors import KVStoreError
 
@@ -29,6 +30,7 @@ app.command()(replay)
 app.command()(serve)
 app.command()(simulate)
 app.command()(status)
+app.command()(verify)
 
 EXIT_REFUSED = 2
 
