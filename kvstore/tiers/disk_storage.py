@@ -163,6 +163,8 @@ class Storage:
                 self._counts.late_reads += verdict.fault is ReadFault.LATE
                 log.warning("%s: block %s can't be read: %s", self.folder, name.hex(), verdict.why)
         gone = self.deleter.drop({name: each.record for name, each in wrong.items()}) if wrong else []
+        if gone:
+            self.stock = None
         for name in gone:
             self._counts.bad_entries += 1
             log.warning("%s: block %s is dropped: %s", self.folder, name.hex(), wrong[name].why)

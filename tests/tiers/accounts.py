@@ -8,10 +8,20 @@ from collections.abc import Collection, Sequence
 from kvstore.core.types import StoredKey
 from kvstore.tiers.disk import DiskTier
 from kvstore.tiers.disk_format import BlockEntry
-from tests.tiers.promises import ABSENT, Broken, Deed, allowed_at, stored_key, torn_batches
+from tests.tiers.promises import (
+    ABSENT,
+    CHAIN,
+    Broken,
+    Deed,
+    allowed_at,
+    allowed_sessions,
+    stored_key,
+    stored_session,
+    torn_batches,
+)
 from tests.tiers.sized import Sizes, find_versions
 
-__all__ = ["check_space", "check_tier", "numbers_of"]
+__all__ = ["check_sessions", "check_space", "check_tier", "numbers_of"]
 
 
 def check_tier(tier: DiskTier, sizes: Sizes, deeds: Sequence[Deed], point: int) -> dict[int, int]:
@@ -35,8 +45,25 @@ def check_tier(tier: DiskTier, sizes: Sizes, deeds: Sequence[Deed], point: int) 
     # The order of a write leaves no entry whose bytes aren't there; whatever is wrong, it is not by this.
     if tier.counts.bad_entries:
         raise Broken(f"{tier.counts.bad_entries} entries whose bytes are wrong")
+    check_sessions(tier, deeds, point, found)
     check_space(tier)
     return found
+
+
+def check_sessions(tier: DiskTier, deeds: Sequence[Deed], point: int, found: Collection[int]) -> None:
+    """A session without any of its blocks is dropped when the folder is opened; a chain's head goes last."""
+    listed = {int(session.name.removeprefix("chat ")): session for session in tier.sessions()}
+    allowed = allowed_sessions(deeds, point)
+    for chain in set(listed) | set(allowed):
+        session = listed.get(chain)
+        versions = allowed.get(chain, {ABSENT})
+        if CHAIN * chain not in found:
+            versions = versions | {ABSENT}
+        version = session.turn if session is not None else ABSENT
+        if version not in versions:
+            raise Broken(f"session {chain} is version {version}, where {sorted(versions)} are possible")
+        if session is not None and session != stored_session(chain, version, len(session.keys)):
+            raise Broken(f"a session that nobody has kept so: {session}")
 
 
 def check_space(tier: DiskTier) -> None:

@@ -11,9 +11,9 @@ from kvstore.core.errors import KVStoreError
 from tests.tiers.accounts import check_tier
 from tests.tiers.power_record import Log, recorded
 from tests.tiers.power_replay import Draw, Way, restore
-from tests.tiers.promises import ABSENT, Broken, Deed
+from tests.tiers.promises import ABSENT, CHAIN, Broken, Deed
 from tests.tiers.sized import CRASH_SIZES, Sizes, open_tier
-from tests.tiers.workload import CHAIN, Workload
+from tests.tiers.workload import Workload
 
 __all__ = ["draws", "fast_folder", "find_broken", "record", "replay"]
 

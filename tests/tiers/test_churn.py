@@ -15,9 +15,8 @@ from kvstore.tiers.files import DirectFiles, Files
 from tests.tiers.accounts import check_space
 from tests.tiers.faults import PassedOn
 from tests.tiers.power import fast_folder
-from tests.tiers.promises import stored_key
+from tests.tiers.promises import CHAIN, stored_key
 from tests.tiers.sized import Sizes, find_versions, folder_bytes, open_tier
-from tests.tiers.workload import CHAIN
 
 CAP = 5 << 20
 SIZES = Sizes(20_000, 1)

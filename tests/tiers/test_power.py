@@ -131,7 +131,8 @@ def free_deleted_at_once(patch: pytest.MonkeyPatch) -> None:
 
     def commit_both(self: BlockWriter, entries: Mapping[bytes, BlockEntry], slots: Sequence[int]) -> None:
         with self._deleter._lock:
-            owed, self._deleter._owed = list(self._deleter._owed), {}
+            owed = [name for part in self._deleter._owed for name in part]
+            self._deleter._owed.clear()
         self._deleter._remove(owed)
         commit(self, entries, slots)
 

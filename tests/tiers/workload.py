@@ -10,12 +10,11 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 from kvstore.tiers.disk import DiskTier, DiskWriteFailed
-from tests.tiers.promises import ABSENT, Broken, Deed, stored_key
+from tests.tiers.promises import ABSENT, CHAIN, Broken, Deed, session_name, stored_key, stored_session
 from tests.tiers.sized import Sizes, find_versions
 
-__all__ = ["CHAIN", "Note", "Silent", "Workload"]
+__all__ = ["Note", "Silent", "Workload"]
 
-CHAIN = 100
 BATCH_MAX = 6
 
 
@@ -66,8 +65,8 @@ class Workload:
             self.step()
 
     def step(self, *, reads: bool = True) -> None:
-        kinds = (self.write_new, self.write_again, self.delete_some, self.read_some)
-        self._chance.choices(kinds, (50, 15, 20, 15 if reads else 0))[0]()
+        kinds = (self.write_new, self.write_again, self.delete_some, self.keep_some, self.read_some)
+        self._chance.choices(kinds, (50, 15, 20, 10, 15 if reads else 0))[0]()
 
     def write_new(self) -> None:
         """A chain begins or grows, by a batch; room is made first, as the core does."""
@@ -110,6 +109,23 @@ class Workload:
         for number in doomed:
             del self.blocks[number]
         return True
+
+    def keep_some(self) -> None:
+        """Sessions for some chains, as long as the chains are. Or they are forgotten; the blocks are not."""
+        chains = sorted({number // CHAIN for number in self.blocks})
+        for chain in self._chance.sample(chains, min(len(chains), 2)):
+            version, self.next_version = self.next_version, self.next_version + 1
+            keeps = self._chance.random() < 0.8
+            deed = Deed("keep" if keeps else "forget", {chain: version if keeps else ABSENT})
+            self._note.begin(deed)
+            if keeps:
+                length = sum(number // CHAIN == chain for number in self.blocks)
+                self.tier.keep_sessions([stored_session(chain, version, length)])
+            else:
+                self.tier.forget_sessions([session_name(chain)])
+            self._note.end(deed)
+        used = self._chance.sample(sorted(self.blocks), min(3, len(self.blocks)))
+        self.tier.note_uses([stored_key(number) for number in used])
 
     def read_some(self) -> None:
         if self.blocks:
