@@ -46,11 +46,22 @@ def serve(
         float, typer.Option(help="Share of frames in use that starts evicting.")
     ] = 0.90,
     low_watermark: Annotated[float, typer.Option(help="Share of frames in use that ends it.")] = 0.80,
+    limit: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Limit of a link, LINK=RATE; repeatable. Links: gpu_to_cpu, cpu_to_gpu, cpu_to_disk, "
+            "disk_to_cpu. RATE: 2GB/s, or a share of the measured bandwidth like 50%."
+        ),
+    ] = None,
     journal: Annotated[
         str | None,
         typer.Option(help="Folder to record all events in, for `kvstore replay`."),
     ] = None,
     journal_bytes: Annotated[str, typer.Option(help="The most that the journal takes.")] = "0",
+    metrics: Annotated[
+        str | None,
+        typer.Option(help="Port, or 127.0.0.1:PORT, of /metrics and /healthz over HTTP, on loopback alone."),
+    ] = None,
 ) -> None:
     """Run the service until SIGTERM or Ctrl-C."""
     # Until the service takes the signals itself: to load it lasts longer than a hasty stop waits.
@@ -76,8 +87,10 @@ def serve(
         drop_tokens_max=drop_tokens_max,
         high_watermark=high_watermark,
         low_watermark=low_watermark,
+        limits=limit or (),
         journal=journal,
         journal_bytes=journal_bytes,
+        metrics=metrics,
     )
     raise typer.Exit(asyncio.run(run(config)))
 

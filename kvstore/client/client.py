@@ -182,6 +182,15 @@ class Client:
         request, timeout = pb.GetUsageRequest(), self._service.deadline_seconds
         return self._service.call(self._service.stub.GetUsage, request, timeout=timeout)
 
+    def update_limits(self, limits: pb.Limits | None = None) -> pb.Limits:
+        """Sets limits of links and watermarks of tiers; what is absent stays. Returns all that hold.
+
+        Needs no attach: it is an operator's call.
+        """
+        self._service.check_process()
+        request, timeout = pb.UpdateLimitsRequest(limits=limits), self._service.deadline_seconds
+        return self._service.call(self._service.stub.UpdateLimits, request, timeout=timeout)
+
     def detach(self) -> None:
         """Frees all sequences, at once. It is the engine's word that no work of it is under way.
 

@@ -19,13 +19,13 @@ from kvstore.core.memory import Memory
 from kvstore.core.sequences import Sequence
 from kvstore.core.types import GPU, EngineId, Number
 
-__all__ = ["Admission", "Request", "Urgency"]
+__all__ = ["Admission", "Request", "Precedence"]
 
 # A ticket whose engine has not asked for so long holds nobody up; its place is kept.
 PATIENCE_SECONDS = 1.0
 
 
-class Urgency(Number):
+class Precedence(Number):
     GROW = 0
     RETURN = 1
     NEW = 2
@@ -35,7 +35,7 @@ class Request(Struct, eq=False):
     """Frames for one sequence: for blocks that exist, and for new ones."""
 
     sequence: Sequence
-    urgency: Urgency
+    precedence: Precedence
     held: "array[int]" = NO_TABLE
     fresh: int = 0
     # Finds the cached prefix that `held` may be, as the index is now.
@@ -53,7 +53,7 @@ class Request(Struct, eq=False):
 
 
 class _Ticket(Struct):
-    # Urgency, and a number within it.
+    # Precedence, and a number within it.
     place: tuple[int, int]
     frames: int
     time_asked: float
@@ -123,11 +123,16 @@ class Admission:
     @property
     def growth_waits(self) -> bool:
         """Whether a sequence that grows has a ticket: what grows goes before all others."""
-        return any(ticket.place[0] == Urgency.GROW for ticket in self._tickets.values())
+        return any(ticket.place[0] == Precedence.GROW for ticket in self._tickets.values())
 
     def is_waiting(self, time: float) -> bool:
         """Whether somebody waits for frames and still asks for them."""
         return bool(self._tickets) and any(self._asks(ticket, time) for ticket in self._tickets.values())
+
+    @property
+    def waiting(self) -> int:
+        """How many sequences have a ticket."""
+        return len(self._tickets)
 
     def engines_waiting(self) -> dict[EngineId, None]:
         """Whose sequences have a ticket."""
@@ -138,16 +143,16 @@ class Admission:
 
     def _place(self, request: Request) -> tuple[int, int]:
         ticket = self._tickets.get(request.sequence)
-        return request.urgency, ticket.place[1] if ticket else self._last_number + 1
+        return request.precedence, ticket.place[1] if ticket else self._last_number + 1
 
     def _queue(self, request: Request, time: float) -> int:
         """Keeps the request's place; returns the frames that it waits for."""
         held = np.array(request.held, np.intp)
         lacking = int((self._memory.blocks.frame[GPU][held] == NO_FRAME).sum())
-        urgency, number = self._place(request)
+        precedence, number = self._place(request)
         self._last_number = max(self._last_number, number)
         frames = lacking + request.fresh
-        self._tickets[request.sequence] = _Ticket((urgency, number), frames, time)
+        self._tickets[request.sequence] = _Ticket((precedence, number), frames, time)
         return frames
 
     def frames_short(self, request: Request, frames_held: int) -> int:

@@ -21,9 +21,11 @@ from kvstore.core.types import (
     StoredSession,
     Tier,
     TransferId,
+    Urgency,
 )
 
 __all__ = [
+    "Admitted",
     "AllocateResult",
     "Answer",
     "AttachAnswer",
@@ -218,7 +220,7 @@ class Transfer(Struct, frozen=True, kw_only=True, gc=False):
     The frames of both sides are pinned until `TransferEnded`. `keys` names the blocks where
     one side is the disk and is empty otherwise. A write to disk succeeds or fails whole, in one
     transaction, parents first; a read or a copy may fail for single blocks. A block that is read
-    counts as good only when its checksum is right.
+    counts as good only when its checksum is right. `urgency`: which of those that wait for a link goes first.
     """
 
     id: TransferId
@@ -227,6 +229,7 @@ class Transfer(Struct, frozen=True, kw_only=True, gc=False):
     source_frames: tuple[Frame, ...]
     target_frames: tuple[Frame, ...]
     keys: tuple[StoredKey, ...] = ()
+    urgency: Urgency = Urgency.ASKED
 
 
 class DiskDelete(Struct, frozen=True, kw_only=True, gc=False):
@@ -234,6 +237,16 @@ class DiskDelete(Struct, frozen=True, kw_only=True, gc=False):
     a delete that is lost leaves a valid block behind, to be found at the next start."""
 
     keys: tuple[StoredKey, ...]
+
+
+class Admitted(Struct, frozen=True, kw_only=True, gc=False):
+    """A sequence has got its first frames: how many blocks were looked for in the index, and how many
+    leading ones were found, by the tier of their best copy. Told once a sequence, for the count of hits:
+    not when it is asked for again, and not when it comes back after a drop."""
+
+    sequence: SequenceId
+    blocks_queried: int
+    tier_blocks: tuple[int, int, int] = (0, 0, 0)
 
 
 class SessionsKept(Struct, frozen=True, kw_only=True, gc=False):
@@ -264,7 +277,7 @@ class Effects(Struct, frozen=True, kw_only=True, gc=False):
 
     `deletes` go to the disk before `notes`, and both before `transfers`, in the order given; `answer` may
     be told at once: whatever it says may be read is there already. `wake` names engines that have news
-    for a waiting KeepAlive.
+    for a waiting KeepAlive; `admitted` is for those who count.
     """
 
     answer: Answer = field(default_factory=Done)
@@ -272,3 +285,4 @@ class Effects(Struct, frozen=True, kw_only=True, gc=False):
     deletes: tuple[DiskDelete, ...] = ()
     wake: tuple[EngineId, ...] = ()
     notes: tuple[DiskNote, ...] = ()
+    admitted: tuple[Admitted, ...] = ()

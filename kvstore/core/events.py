@@ -22,6 +22,7 @@ from kvstore.core.types import (
     StoredSession,
     SwapMode,
     TransferId,
+    Watermarks,
     WriterId,
 )
 
@@ -29,16 +30,19 @@ __all__ = [
     "Allocate",
     "Attach",
     "BlocksFound",
+    "BlocksLost",
     "Commit",
     "Detach",
     "EndSession",
     "Event",
     "Fork",
+    "FramesReturned",
     "Free",
     "Grow",
     "KeepAlive",
     "Lookup",
     "Operation",
+    "SetLimits",
     "Single",
     "Step",
     "Swap",
@@ -204,11 +208,32 @@ class TethersClosed(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class TransferEnded(Struct, frozen=True, kw_only=True, gc=False):
-    """The one end of a `Transfer`. `failed` holds positions in the transfer's blocks."""
+    """The one end of a `Transfer`. `failed` holds positions in the transfer's blocks.
+
+    `late` are those of them that were not read in time: the device may still write into their target
+    frames, which stay taken until `FramesReturned` names them. Nothing says that such a block is bad.
+    """
 
     time: float
     transfer: TransferId
     failed: tuple[int, ...] = ()
+    late: tuple[int, ...] = ()
+
+
+class FramesReturned(Struct, frozen=True, kw_only=True, gc=False):
+    """Reads that were late have ended: nothing writes into the target frames at these positions of
+    the transfer any more. Each is named once."""
+
+    time: float
+    transfer: TransferId
+    positions: tuple[int, ...]
+
+
+class BlocksLost(Struct, frozen=True, kw_only=True, gc=False):
+    """The disk has found these blocks bad by itself, and has dropped them."""
+
+    time: float
+    keys: tuple[StoredKey, ...]
 
 
 class BlocksFound(Struct, frozen=True, kw_only=True, gc=False):
@@ -223,6 +248,13 @@ class BlocksFound(Struct, frozen=True, kw_only=True, gc=False):
     sessions: tuple[StoredSession, ...] = ()
 
 
+class SetLimits(Struct, frozen=True, kw_only=True, gc=False):
+    """An operator sets the watermarks of some tiers. Limits of links are the movers' affair."""
+
+    time: float
+    watermarks: tuple[Watermarks, ...]
+
+
 Event = (
     Attach
     | KeepAlive
@@ -234,5 +266,8 @@ Event = (
     | TetherOpened
     | TethersClosed
     | TransferEnded
+    | FramesReturned
     | BlocksFound
+    | BlocksLost
+    | SetLimits
 )

@@ -6,9 +6,10 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from kvstore.core.admission import Admission, Request, Urgency
+from kvstore.core.admission import Admission, Precedence, Request
 from kvstore.core.blocks import concat, none_of
 from kvstore.core.config import StoreConfig
+from kvstore.core.effects import Admitted
 from kvstore.core.engines import Engine
 from kvstore.core.events import Allocate
 from kvstore.core.leaving import Leaving
@@ -65,6 +66,8 @@ class Granting:
         self._admission = admission
         self._leaving = leaving
         self._lone_sequences = 0
+        # Sequences that got their first frames with this event.
+        self.admitted: list[Admitted] = []
 
     # ---------------------------------------------------------------------- planning
 
@@ -86,7 +89,7 @@ class Granting:
             # Frames that the engine knew are not these.
             asked.known_blocks = 0
             sequence.token_count = max(sequence.token_count, tokens)
-            asked.request = self._plan_prefix(engine, sequence, Urgency.NEW)
+            asked.request = self._plan_prefix(engine, sequence, Precedence.NEW)
         elif sequence.state is SWAPPING_IN and tokens <= sequence.token_count:
             asked.outcome = OK
         return asked
@@ -103,9 +106,9 @@ class Granting:
         elif sequence.state is SWAPPED:
             room = blocks_for_tokens(sequence.token_count, self._config.block_tokens)
             fresh = room - len(sequence.rows)
-            asked.request = Request(sequence, Urgency.RETURN, held=sequence.rows, fresh=fresh)
+            asked.request = Request(sequence, Precedence.RETURN, held=sequence.rows, fresh=fresh)
         else:
-            asked.request = self._plan_prefix(engine, sequence, Urgency.RETURN)
+            asked.request = self._plan_prefix(engine, sequence, Precedence.RETURN)
         return asked
 
     def _create(self, engine: Engine, operation: Allocate) -> Sequence:
@@ -133,9 +136,9 @@ class Granting:
         fresh = blocks_for_tokens(token_count, size) - len(sequence.rows)
         if sequence.forked:
             fresh = max(fresh, 0) + 1
-        return Request(sequence, Urgency.GROW, fresh=fresh) if fresh > 0 else None
+        return Request(sequence, Precedence.GROW, fresh=fresh) if fresh > 0 else None
 
-    def _plan_prefix(self, engine: Engine, sequence: Sequence, urgency: Urgency) -> Request:
+    def _plan_prefix(self, engine: Engine, sequence: Sequence, precedence: Precedence) -> Request:
         """The cached prefix and new blocks behind it. At least one token is always computed."""
         size = self._config.block_tokens
         usable = (sequence.token_count - 1) // size
@@ -145,7 +148,9 @@ class Granting:
         def find() -> "array[int]":
             return self._memory.prefix.find_prefix(sequence.domain, keys, pending)
 
-        request = Request(sequence, urgency, fresh=blocks_for_tokens(sequence.token_count, size), find=find)
+        request = Request(
+            sequence, precedence, fresh=blocks_for_tokens(sequence.token_count, size), find=find
+        )
         request.look_again()
         return request
 
@@ -181,7 +186,7 @@ class Granting:
             if self._leaving.idle:
                 self._leaving.idle.pop(sequence, None)
             if request:
-                if request.urgency is Urgency.GROW:
+                if request.precedence is Precedence.GROW:
                     self._grow(each, sequence, request.granted, tails)
                 else:
                     arriving.append(request)
@@ -198,7 +203,22 @@ class Granting:
         hits = [request for request in beginning if request.held]
         if hits:
             self._note_hits(hits)
+        for request in beginning:
+            if not request.sequence.admitted:
+                self._note_admitted(request.sequence)
         self._swaps.start_in([Arrival(each.sequence, each.held, each.granted) for each in requests])
+
+    def _note_admitted(self, sequence: Sequence) -> None:
+        sequence.admitted = True
+        size = self._config.block_tokens
+        gpu, cpu, disk = sequence.found_tokens
+        self.admitted.append(
+            Admitted(
+                sequence=sequence.id,
+                blocks_queried=min(len(sequence.keys), (sequence.token_count - 1) // size),
+                tier_blocks=(gpu // size, cpu // size, disk // size),
+            )
+        )
 
     def _grow(self, asked: Asked, sequence: Sequence, fresh: "array[int]", tails: Tails) -> None:
         if sequence.forked:

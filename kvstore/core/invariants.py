@@ -13,7 +13,7 @@ from kvstore.core.engines import Engine, Release
 from kvstore.core.errors import check
 from kvstore.core.sequences import Sequence
 from kvstore.core.store import Store
-from kvstore.core.types import BlockKey, DomainId, Rows, SequenceState, Tier
+from kvstore.core.types import BlockKey, DomainId, Rows, SequenceState, Tier, Urgency
 
 __all__ = ["check_invariants"]
 
@@ -26,6 +26,7 @@ def check_invariants(store: Store) -> None:
     _check_copies(store)
     _check_sequences(store)
     _check_eviction_order(store)
+    _check_lanes(store)
 
 
 def _engines(store: Store) -> list[Engine]:
@@ -41,11 +42,15 @@ def _check_frames(store: Store) -> None:
     blocks = store.memory.blocks
     for tier, pool in zip(Tier, store.memory.pools, strict=True):
         owned = np.flatnonzero(pool.row != NO_ROW)
-        check(owned.size + pool.free_count == pool.frame_count, f"{tier.name}: frames were lost")
+        nobodys = pool.free_count + pool.withheld_count
+        check(owned.size + nobodys == pool.frame_count, f"{tier.name}: frames were lost")
         check((blocks.frame[tier][pool.row[owned]] == owned).all(), f"{tier.name}: owner and frame differ")
         count = int((blocks.frame[tier] != NO_FRAME).sum())
         check(count == owned.size, f"{tier.name}: a block has a frame it does not own")
         check(not (blocks.valid[tier] & (blocks.frame[tier] == NO_FRAME)).any(), "valid without a frame")
+        late = store.links.late.frames() if tier is Tier.CPU else []
+        check(len(late) == pool.withheld_count, f"{tier.name}: frames are withheld for nothing")
+        check((pool.row[late] == NO_ROW).all(), f"{tier.name}: a late frame is a block's")
     nowhere = (np.stack(blocks.frame) == NO_FRAME).all(axis=0)
     check(not (blocks.taken & nowhere).any(), "a block without a frame was not given back")
     check(not (~blocks.taken & ~nowhere).any(), "a free block has a frame")
@@ -163,6 +168,21 @@ def _check_eviction_order(store: Store) -> None:
             sorted(ordered.tolist()) == np.flatnonzero(cached).tolist(),
             f"{tier.name}: cached blocks are not in order",
         )
+
+
+def _check_lanes(store: Store) -> None:
+    """What somebody waits for is under way as soon as it could be; what is on its way down is in a lane."""
+    blocks = store.memory.blocks
+    for (link, urgency), lane in store.links.lanes.items():
+        name = f"{link[0].name} to {link[1].name}, {urgency.name}"
+        count = sum(other is lane for other in store.links.lanes_under_way())
+        check(lane.under_way == count, f"{name}: transfers under way are counted wrong")
+        check(lane.under_way <= lane.under_way_max, f"{name}: too many transfers are under way")
+        if urgency in (Urgency.ASKED, Urgency.NEEDED):
+            check(not lane.may_begin, f"{name}: what waits could be begun")
+        if urgency is Urgency.BACKGROUND:
+            queued = np.flatnonzero(blocks.queued[link[0]]).tolist()
+            check(lane.rows.keys() >= set(queued), f"{name}: a block is on its way down, and in no lane")
 
 
 def _all(rows: Rows) -> Rows:

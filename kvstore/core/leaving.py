@@ -26,6 +26,8 @@ class Leaving:
         self._policy = policy
         # Resident sequences that don't run: the store may move these by itself.
         self.idle: dict[Sequence, Engine] = {}
+        # Since the start: drops, those of them for want of room below, and what was moved by the store.
+        self.drops = self.drops_for_room = self.reliefs = 0
 
     def swap_out(self, engine: Engine, operation: Swap, fence: StepNumber, time: float) -> SwapResult:
         sequence = engine.sequences[operation.sequence]
@@ -53,6 +55,7 @@ class Leaving:
         keep = mode is SwapMode.KEEP or (mode is SwapMode.AUTO and self._policy.keeps(filled_tokens))
         swapped = keep and self._swaps.start_out(sequence, filled_tokens, fence)
         if not swapped:
+            self.drops_for_room += keep
             self._drop(engine, sequence, fence)
         elif engine.completed_step >= fence:
             self._swaps.begin_out(sequence, fence)
@@ -67,6 +70,7 @@ class Leaving:
         self._memory.blocks.give_up(rows)
         engine.fences.append(Release(fence=fence, rows=rows, retention=Retention.CACHE))
         sequence.move(Move.DROP)
+        self.drops += 1
         sequence.rows = as_table()
         sequence.committed = sequence.filled_tokens = 0
 
@@ -85,6 +89,7 @@ class Leaving:
             engine = self.idle[sequence]
             self.leave(engine, sequence, sequence.filled_tokens, SwapMode.AUTO, sequence.quiet_step, time)
             moved[sequence] = engine
+        self.reliefs += len(moved)
         return moved
 
 

@@ -1,88 +1,62 @@
-"""Links between neighbouring tiers: what waits to be moved, and what is on its way.
+"""Links between neighbouring tiers: what is to be moved, and what is on its way.
 
-A queue holds rows, not promises: what is to be done for a row is read off its replicas when
-its turn comes, and a row that needs nothing any more (freed, evicted, moved by another) is
-passed over. So nothing has to be taken out of a queue. What an engine asked for goes before
-what the store does in the background; each link has few transfers under way, of bounded size.
+What waits stands in lanes by urgency (`lanes.py`). Each lane has few transfers under way, of bounded
+size, and begins only what no lane before it could begin instead.
 """
 
-from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kvstore.core.blocks import NO_FRAME, NO_ROW, Rows
+from kvstore.core.blocks import NO_FRAME, NO_ROW, NO_ROWS, Rows
 from kvstore.core.config import StoreConfig
 from kvstore.core.effects import Transfer
 from kvstore.core.errors import check
+from kvstore.core.lanes import COPY, LOAD, ORDER, READ, WRITE, Lane, Link, make_lanes
+from kvstore.core.late import LateFrames
 from kvstore.core.memory import Memory
-from kvstore.core.types import CPU, DISK, GPU, Tier, TransferId
+from kvstore.core.types import ASKED, BACKGROUND, CPU, DISK, GPU, NEEDED, Tier, TransferId
 
-__all__ = ["COPY", "LINKS", "LOAD", "READ", "WRITE", "Link", "Links", "Moved"]
+__all__ = ["COPY", "LOAD", "READ", "WRITE", "Link", "Links", "Moved"]
 
-Link = tuple[Tier, Tier]
-COPY: Link = (GPU, CPU)
-LOAD: Link = (CPU, GPU)
-READ: Link = (DISK, CPU)
-WRITE: Link = (CPU, DISK)
-LINKS = (LOAD, READ, COPY, WRITE)
-# Ways up first: a waiting engine's load is not held up by room that a way down takes. LOAD passes
-# on to READ what the CPU tier does not have, and READ back to LOAD what it has meanwhile.
-ORDER = (LOAD, READ, LOAD, COPY, WRITE)
-
-
-@dataclass(slots=True)
-class _Queue:
-    """Rows that wait for a link, and the transfers that it has under way."""
-
-    asked: deque[int] = field(default_factory=deque)
-    background: deque[int] = field(default_factory=deque)
-    under_way: int = 0
-    # Rows were put back: nothing is tried again before something has changed.
-    stalled: bool = False
-
-    def take(self, count: int) -> list[int]:
-        """The next rows, each once."""
-        rows: dict[int, None] = {}
-        for queue in (self.asked, self.background):
-            while queue and len(rows) < count:
-                rows[queue.popleft()] = None
-        return list(rows)
-
-    def put_back(self, rows: Rows, *, asked: bool) -> None:
-        """These find no room now."""
-        if rows.size:
-            (self.asked if asked else self.background).extendleft(reversed(rows.tolist()))
-            self.stalled = True
+# What an engine or a swap asks for, by link.
+FOREGROUND = {LOAD: ASKED, READ: ASKED, COPY: NEEDED}
 
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """A transfer that has ended: which of its blocks are good in the target tier now."""
+    """A transfer that has ended: which of its blocks are good in the target tier now, which could not be
+    had, and which not in time: these are still where they were."""
 
     link: Link
     good: Rows
     bad: Rows
+    late: Rows
 
 
 class Links:
-    """All queues, and the transfers under way by id."""
+    """All lanes, and the transfers under way by id."""
 
     def __init__(self, config: StoreConfig, memory: Memory) -> None:
         self._config = config
         self._memory = memory
-        self._queues = {link: _Queue() for link in LINKS}
-        self._under_way: dict[TransferId, tuple[Link, Rows]] = {}
+        self.lanes = make_lanes(config)
+        self._order = [self.lanes[each] for each in ORDER]
+        self.late = LateFrames(config, memory)
+        self._under_way: dict[TransferId, tuple[Lane, Rows]] = {}
         self._last_id = 0
+        # Rows that were to be read while the device is stuck.
+        self._refused: list[int] = []
         self.blocks_moved_in = [0 for _ in Tier]
         self.blocks_failed = [0 for _ in Tier]
 
     def ask(self, link: Link, rows: Iterable[int]) -> None:
         """An engine waits for these blocks."""
-        self._queues[link].asked.extend(rows)
-        self._queues[link].stalled = False
+        lane = self.lanes[link, FOREGROUND[link]]
+        lane.add(rows)
+        lane.stalled = False
 
     def ask_down(self, link: Link, rows: Rows) -> None:
         """Cached blocks are to have a copy one tier further down, when the link has nothing better to do."""
@@ -91,48 +65,52 @@ class Links:
         # Sequences that share blocks may end together: each is asked for once.
         rows = blocks.distinct(rows[lacking & ~blocks.unwanted[rows]])
         blocks.queued[source][rows] = True
-        self._queues[link].background.extend(rows.tolist())
+        self.lanes[link, BACKGROUND].add(rows.tolist())
 
     @property
     def under_way(self) -> dict[TransferId, tuple[Link, Rows]]:
-        return self._under_way
+        return {transfer: (lane.link, rows) for transfer, (lane, rows) in self._under_way.items()}
+
+    def lanes_under_way(self) -> list[Lane]:
+        """Of each transfer under way its lane."""
+        return [lane for lane, _ in self._under_way.values()]
 
     # ------------------------------------------------------------------------ starting
 
     def start(self) -> list[Transfer]:
         """Starts what the links have room for."""
         started: list[Transfer] = []
-        for link in ORDER:
-            queue = self._queues[link]
+        for lane in self._order:
             # Each row that waits is looked at once at the most.
-            left = len(queue.asked) + len(queue.background)
-            if not left:
-                continue
-            # Writes go one at a time: a block is written with or after its parent.
-            most = 1 if link == WRITE else self._config.transfers_per_link_max
-            while queue.under_way < most and left > 0 and not queue.stalled:
+            left = len(lane.rows)
+            while left > 0 and lane.may_begin:
                 left -= self._config.transfer_blocks_max
-                rows = self._next(link, queue)
+                rows = self._next(lane)
                 if rows.size:
-                    started.append(self._begin(link, rows))
-        self._memory.copies_stalled = self._queues[COPY].stalled
+                    started.append(self._begin(lane, rows))
+        self._memory.copies_stalled = self.lanes[COPY, BACKGROUND].stalled
         return started
+
+    def take_refused(self) -> Rows:
+        """Blocks that are not read now, since the device is stuck: who waits for them is to be told."""
+        refused, self._refused = np.array(self._refused, np.intp), []
+        return refused
 
     def resume(self) -> None:
         """Something has moved, or time has passed: room that was lacking may be there."""
-        for queue in self._queues.values():
-            queue.stalled = False
+        for lane in self._order:
+            lane.stalled = False
 
-    def _next(self, link: Link, queue: _Queue) -> Rows:
-        """Rows of the link's next transfer, their target frames taken; perhaps none."""
-        rows = np.array(queue.take(self._config.transfer_blocks_max), np.intp)
-        if link == LOAD:
+    def _next(self, lane: Lane) -> Rows:
+        """Rows of the lane's next transfer, their target frames taken; perhaps none."""
+        rows = lane.take(self._config.transfer_blocks_max)
+        if lane.link == LOAD:
             return self._next_load(rows)
-        if link == READ:
-            return self._next_read(rows, queue)
-        if link == COPY:
-            return self._next_copy(rows, queue)
-        return self._next_write(rows, queue)
+        if lane.link == READ:
+            return self._next_read(rows, lane)
+        if lane.link == COPY:
+            return self._next_copy(rows, lane)
+        return self._next_write(rows, lane)
 
     def _next_load(self, rows: Rows) -> Rows:
         rows = rows[self._wanted(rows)]
@@ -141,14 +119,17 @@ class Links:
         ready: Rows = rows[at_hand]
         return ready
 
-    def _next_read(self, rows: Rows, queue: _Queue) -> Rows:
+    def _next_read(self, rows: Rows, lane: Lane) -> Rows:
         """Reads pass through the CPU tier, and may use the frames kept for that passage."""
         blocks = self._memory.blocks
         rows = rows[self._wanted(rows)]
         self.ask(LOAD, rows[blocks.valid[CPU][rows]].tolist())
         rows = rows[(blocks.frame[CPU][rows] == NO_FRAME) & blocks.valid[DISK][rows]]
+        if self.late.too_many:
+            self._refused += rows.tolist()
+            return NO_ROWS
         fitting = self._take_frames(CPU, rows)
-        queue.put_back(rows[fitting.size :], asked=True)
+        lane.put_back(rows[fitting.size :])
         return fitting
 
     def _wanted(self, rows: Rows) -> NDArray[np.bool_]:
@@ -157,7 +138,7 @@ class Links:
         wanted: NDArray[np.bool_] = blocks.unfilled(rows) & (blocks.pins[GPU][rows] == 0)
         return wanted
 
-    def _next_copy(self, rows: Rows, queue: _Queue) -> Rows:
+    def _next_copy(self, rows: Rows, lane: Lane) -> Rows:
         """Swapped sequences have their CPU frames already. Cached blocks get theirs as there is room:
         those on their way to disk wait for it, others are let go."""
         blocks = self._memory.blocks
@@ -178,10 +159,10 @@ class Links:
         lacking = cached[fitting.size :]
         lacking = lacking[blocks.to_disk[lacking]]
         blocks.queued[GPU][lacking] = True
-        queue.put_back(lacking, asked=False)
+        lane.put_back(lacking)
         return np.concatenate([swapped, fitting])
 
-    def _next_write(self, rows: Rows, queue: _Queue) -> Rows:
+    def _next_write(self, rows: Rows, lane: Lane) -> Rows:
         """Blocks whose parent is on its way down come again after it."""
         blocks = self._memory.blocks
         blocks.queued[CPU][rows] = False
@@ -195,7 +176,7 @@ class Links:
             copied_first = blocks.queued[GPU][parent] and blocks.to_disk[parent]
             if blocks.queued[CPU][parent] or blocks.pins[CPU][parent] or copied_first:
                 blocks.queued[CPU][row] = True
-                queue.background.append(row)
+                lane.add([row])
         # A block is not written at the cost of the one that it hangs on.
         parents = blocks.parent[rows]
         parents = np.unique(parents[parents != NO_ROW])
@@ -224,16 +205,16 @@ class Links:
                 together.add(row)
         return np.array(good, np.bool_)
 
-    def _begin(self, link: Link, rows: Rows) -> Transfer:
-        source, target = link
+    def _begin(self, lane: Lane, rows: Rows) -> Transfer:
+        source, target = lane.link
         blocks = self._memory.blocks
         blocks.pin(source, rows)
         blocks.pin(target, rows)
         self._last_id += 1
         transfer = TransferId(self._last_id)
-        self._under_way[transfer] = (link, rows)
-        self._queues[link].under_way += 1
-        keyed = DISK in link
+        self._under_way[transfer] = (lane, rows)
+        lane.under_way += 1
+        keyed = DISK in lane.link
         return Transfer(
             id=transfer,
             source=source,
@@ -241,30 +222,40 @@ class Links:
             source_frames=tuple(blocks.frame[source][rows].tolist()),
             target_frames=tuple(blocks.frame[target][rows].tolist()),
             keys=tuple(self._memory.stored_key(row) for row in rows.tolist()) if keyed else (),
+            urgency=lane.urgency,
         )
 
     # -------------------------------------------------------------------------- ending
 
-    def end(self, transfer: TransferId, failed: tuple[int, ...]) -> Moved:
+    def end(self, transfer: TransferId, failed: tuple[int, ...], late: tuple[int, ...]) -> Moved:
         """The one end of a transfer: good copies become valid, frames of bad ones go back."""
         check(transfer in self._under_way, f"transfer {transfer} ended twice, or never began")
-        (source, target), rows = self._under_way.pop(transfer)
-        self._queues[source, target].under_way -= 1
+        lane, rows = self._under_way.pop(transfer)
+        lane.under_way -= 1
         self.resume()
-        blocks = self._memory.blocks
+        blocks, (source, target) = self._memory.blocks, lane.link
         blocks.unpin(source, rows)
         blocks.unpin(target, rows)
-        is_good = np.ones(rows.size, np.bool_)
-        is_good[list(failed)] = False
-        good, bad = rows[is_good], rows[~is_good]
+        outcome = np.zeros(rows.size, np.int8)
+        outcome[list(failed)] = 1
+        check(not late or (lane.link == READ and set(late) <= set(failed)), "only a failed read can be late")
+        outcome[list(late)] = 2
+        good, bad, delayed = rows[outcome == 0], rows[outcome == 1], rows[list(late)]
         blocks.valid[target][good] = True
         self.blocks_moved_in[target] += good.size
-        self.blocks_failed[target] += bad.size
+        self.blocks_failed[target] += rows.size - good.size
         if target is DISK:
             # What can't be written is not tried again before it is asked for again.
             blocks.to_disk[bad] = False
+        if late:
+            self.late.keep(transfer, late, delayed)
         # A GPU frame that could not be filled belongs to its sequences: they decide (swaps.py).
         if target is not GPU:
             self._memory.drop_replicas(target, bad)
             self._memory.eviction.touch(target, good[blocks.indexed[good]][::-1])
-        return Moved((source, target), good, bad)
+        return Moved(lane.link, good, bad, delayed)
+
+    def return_frames(self, transfer: TransferId, positions: tuple[int, ...]) -> None:
+        """The device has let go of frames of late reads."""
+        self.late.give_back(transfer, positions)
+        self.resume()

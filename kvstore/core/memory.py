@@ -1,13 +1,15 @@
 """Replicas of blocks: taking frames, and giving them back. What may go is said in `room.py`."""
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from kvstore.core.blocks import NO_FRAME, NO_ROW, NO_ROWS, Blocks
 from kvstore.core.config import StoreConfig
 from kvstore.core.errors import check
-from kvstore.core.pool import FramePool
+from kvstore.core.pool import FramePool, Frames
 from kvstore.core.ports import EvictionPolicy
-from kvstore.core.prefix import PrefixIndex, domain_parts
+from kvstore.core.prefix import PrefixIndex, domain_id, domain_parts
 from kvstore.core.room import Room
 from kvstore.core.types import CPU, DISK, GPU, BlockKey, DomainId, Rows, StoredKey, Tier, WriterId
 
@@ -123,6 +125,16 @@ class Memory:
         self.pools[tier].give(blocks.frame[tier][rows].astype(np.intp))
         blocks.frame[tier][rows] = NO_FRAME
         blocks.valid[tier][rows] = False
+
+    def withhold_replicas(self, tier: Tier, rows: Rows) -> Frames:
+        """The blocks lose their frames in the tier, which were still to be filled; nobody gets them."""
+        blocks = self.blocks
+        check(not blocks.valid[tier][rows].any(), "a frame with content was withheld")
+        self.prefix.count_children(tier, rows[blocks.indexed[rows]], -1)
+        frames: Frames = blocks.frame[tier][rows].astype(np.intp)
+        self.pools[tier].withhold(frames)
+        blocks.frame[tier][rows] = NO_FRAME
+        return frames
 
     # ----------------------------------------------------------------- giving them back
 
@@ -249,6 +261,13 @@ class Memory:
         if np.count_nonzero(below):
             best[below] += ~on_cpu[rows[below]]
         return best
+
+    def stored_rows(self, keys: Iterable[StoredKey]) -> Rows:
+        """Of these keys the blocks that can be found and have a valid copy on disk."""
+        found = [self.prefix.find(domain_id(key.namespace, key.tenant), key.key) for key in keys]
+        rows = np.unique(np.array([row for row in found if row is not None], np.intp))
+        stored: Rows = rows[self.blocks.valid[DISK][rows]]
+        return stored
 
     def _is_stored_again(self, row: int) -> bool:
         """Whether the bytes on disk under the block's key are those of a later block."""

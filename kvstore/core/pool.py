@@ -18,6 +18,8 @@ class FramePool:
         self.frame_count = frame_count
         self._free = np.arange(frame_count - 1, -1, -1, dtype=np.int32)
         self.free_count = frame_count
+        # Frames that are neither free nor a block's: a device may still write into them.
+        self.withheld_count = 0
         # The block that owns each frame, or NO_ROW.
         self.row = np.full(frame_count, NO_ROW, np.int32)
 
@@ -35,6 +37,19 @@ class FramePool:
         self.row[frames] = NO_ROW
         self._free[self.free_count : self.free_count + frames.size] = frames
         self.free_count += frames.size
+
+    def withhold(self, frames: Frames) -> None:
+        """Takes frames from their blocks, and keeps them from everybody."""
+        check(np.count_nonzero(self.row[frames] == NO_ROW) == 0, "pool: a free frame was withheld")
+        self.row[frames] = NO_ROW
+        self.withheld_count += frames.size
+
+    def restore(self, frames: list[int]) -> None:
+        """Frames that were withheld are free again."""
+        check(len(frames) <= self.withheld_count, "pool: more frames came back than were withheld")
+        self._free[self.free_count : self.free_count + len(frames)] = frames
+        self.free_count += len(frames)
+        self.withheld_count -= len(frames)
 
     def owned(self) -> Rows:
         """The rows that own a frame."""

@@ -2,9 +2,9 @@
 
 from kvstore.core.admission import Admission
 from kvstore.core.blocks import NO_FRAME
-from kvstore.core.config import StoreConfig
 from kvstore.core.memory import Memory
 from kvstore.core.types import CPU, DISK, GPU, Pressure, Tier
+from kvstore.core.watermarks import WatermarkTable
 
 __all__ = ["PressureGauge"]
 
@@ -18,12 +18,16 @@ class PressureGauge:
     Counts frames that can't be given up at once. Of the disk tier every block can be.
     """
 
-    def __init__(self, config: StoreConfig, memory: Memory, admission: Admission) -> None:
-        self._config = config
+    def __init__(self, watermarks: WatermarkTable, memory: Memory, admission: Admission) -> None:
+        self._watermarks = watermarks
         self._memory = memory
         self._admission = admission
         self._looked: float | None = None
         self.pressure = [Pressure.LOW for _ in Tier]
+
+    def look_again(self) -> None:
+        """The watermarks have changed."""
+        self._looked = None
 
     def changes(self, time: float) -> list[Tier]:
         """Tiers whose pressure has changed since it was last asked for."""
@@ -52,9 +56,9 @@ class PressureGauge:
         else:
             claimed = (blocks.claims[rows] > 0) & (blocks.frame[DISK][rows] == NO_FRAME)
             busy = claimed | ~blocks.valid[tier][rows]
-        share = int(busy.sum()) / pool.frame_count
-        if share >= self._config.high_watermark:
+        share, marks = int(busy.sum()) / pool.frame_count, self._watermarks[tier]
+        if share >= marks.high:
             return Pressure.HIGH
-        if share < self._config.low_watermark:
+        if share < marks.low:
             return Pressure.LOW
         return Pressure.LOW if self.pressure[tier] is Pressure.LOW else Pressure.HIGH

@@ -1,19 +1,41 @@
 """Counts what the store holds, for people and for `kvstore status`. Changes nothing."""
 
+from collections import Counter
+
 import numpy as np
 
+from kvstore.core.admission import Admission
+from kvstore.core.blocks import concat
+from kvstore.core.leaving import Leaving
 from kvstore.core.links import Links
 from kvstore.core.membership import Membership
 from kvstore.core.memory import Memory
 from kvstore.core.pressure import PressureGauge
-from kvstore.core.types import GPU, Pressure, Revision, Tier
-from kvstore.core.usage import EngineUsage, TierUsage, Usage
+from kvstore.core.swaps import Swaps
+from kvstore.core.types import (
+    DROPPED,
+    GPU,
+    RESIDENT,
+    SWAPPED,
+    SWAPPING_IN,
+    SWAPPING_OUT,
+    Pressure,
+    Revision,
+    Tier,
+)
+from kvstore.core.usage import EngineUsage, SequenceUsage, TierUsage, Usage
 
-__all__ = ["report_usage"]
+__all__ = ["report_sequences", "report_usage"]
 
 
 def report_usage(
-    memory: Memory, links: Links, membership: Membership, gauge: PressureGauge, revision: Revision
+    memory: Memory,
+    links: Links,
+    membership: Membership,
+    gauge: PressureGauge,
+    leaving: Leaving,
+    sequences: SequenceUsage,
+    revision: Revision,
 ) -> Usage:
     held = {engine.id: membership.quarantined_frames(engine) for engine in membership.engines.values()}
     engines = tuple(
@@ -28,14 +50,50 @@ def report_usage(
         )
         for engine in membership.engines.values()
     )
+    idle = _idle_frames(memory, leaving)
     tiers = tuple(
-        _tier_usage(memory, links, tier, gauge.pressure[tier], sum(held.values()) if tier is GPU else 0)
+        _tier_usage(memory, links, tier, gauge.pressure[tier], sum(held.values()), idle)
+        if tier is GPU
+        else _tier_usage(memory, links, tier, gauge.pressure[tier], 0, 0)
         for tier in Tier
     )
-    return Usage(revision=revision, tiers=tiers, engines=engines)
+    return Usage(revision=revision, tiers=tiers, engines=engines, sequences=sequences)
 
 
-def _tier_usage(memory: Memory, links: Links, tier: Tier, pressure: Pressure, quarantined: int) -> TierUsage:
+def report_sequences(
+    membership: Membership, swaps: Swaps, leaving: Leaving, admission: Admission
+) -> SequenceUsage:
+    states = Counter(
+        sequence.state for engine in membership.engines.values() for sequence in engine.sequences.values()
+    )
+    return SequenceUsage(
+        resident=states[RESIDENT],
+        swapping_out=states[SWAPPING_OUT],
+        swapped=states[SWAPPED],
+        swapping_in=states[SWAPPING_IN],
+        dropped=states[DROPPED],
+        idle=len(leaving.idle),
+        waiting=admission.waiting,
+        swaps_out=swaps.swaps_out,
+        swaps_in=swaps.swaps_in,
+        drops=leaving.drops,
+        drops_for_room=leaving.drops_for_room,
+        reliefs=leaving.reliefs,
+    )
+
+
+def _idle_frames(memory: Memory, leaving: Leaving) -> int:
+    """GPU frames of blocks that only idle sequences refer to."""
+    if not leaving.idle:
+        return 0
+    blocks = memory.blocks
+    rows, counts = np.unique(concat([sequence.rows for sequence in leaving.idle]), return_counts=True)
+    return int(np.count_nonzero(blocks.refs[rows] - blocks.limbo[rows] == counts))
+
+
+def _tier_usage(
+    memory: Memory, links: Links, tier: Tier, pressure: Pressure, quarantined: int, idle: int
+) -> TierUsage:
     blocks, pool = memory.blocks, memory.pools[tier]
     rows = pool.owned()
     referred = blocks.in_use(rows) if tier is GPU else blocks.claims[rows] > 0
@@ -46,8 +104,12 @@ def _tier_usage(memory: Memory, links: Links, tier: Tier, pressure: Pressure, qu
         frames_cached=int(np.count_nonzero(blocks.valid[tier][rows] & ~referred)),
         frames_pinned=int(np.count_nonzero(blocks.pins[tier][rows])),
         frames_quarantined=quarantined,
+        frames_late=pool.withheld_count,
         pressure=pressure,
         blocks_moved_in=links.blocks_moved_in[tier],
         blocks_failed=links.blocks_failed[tier],
         blocks_evicted=memory.blocks_evicted[tier],
+        frames_used=int(np.count_nonzero(referred)),
+        frames_limbo=int(np.count_nonzero(referred & ~blocks.held(rows))) if tier is GPU else 0,
+        frames_idle=idle,
     )

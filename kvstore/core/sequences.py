@@ -86,6 +86,8 @@ class Sequence(Struct, eq=False):
     committed: int = 0
     # Tokens of the cached prefix it began with, by the tier in which they were found.
     found_tokens: tuple[int, int, int] = (0, 0, 0)
+    # Whether it has had frames: its first look into the index was counted then.
+    admitted: bool = False
     # Leading tokens whose KV is written, as last told; what a swap keeps.
     filled_tokens: int = 0
     # The fence of its last commit: what is not published yet does not leave.
@@ -142,6 +144,8 @@ class Sequence(Struct, eq=False):
             committed=self.committed,
             held_blocks=self.held_blocks,
             found_tokens=self.found_tokens,
+            # It has looked for nothing.
+            admitted=True,
             filled_tokens=self.filled_tokens,
             forked=self.forked,
         )

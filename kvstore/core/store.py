@@ -13,6 +13,7 @@ from kvstore.core.checking import check_completed, check_keys, check_operations,
 from kvstore.core.committing import Committing
 from kvstore.core.config import StoreConfig
 from kvstore.core.effects import (
+    Admitted,
     Answer,
     DiskDelete,
     Done,
@@ -23,16 +24,20 @@ from kvstore.core.effects import (
     PressureChanged,
     SequenceMoved,
     StepAnswer,
+    Transfer,
 )
 from kvstore.core.engines import Engine
 from kvstore.core.errors import StepChanged, StepGap, StepMixed, check
 from kvstore.core.events import (
     Attach,
     BlocksFound,
+    BlocksLost,
     Detach,
     Event,
+    FramesReturned,
     KeepAlive,
     Lookup,
+    SetLimits,
     Single,
     Step,
     TetherOpened,
@@ -51,7 +56,7 @@ from kvstore.core.phases import Phases
 from kvstore.core.ports import EvictionPolicy, SwapPolicy
 from kvstore.core.prefix import domain_id
 from kvstore.core.pressure import PressureGauge
-from kvstore.core.reporting import report_usage
+from kvstore.core.reporting import report_sequences, report_usage
 from kvstore.core.restoring import restore_blocks
 from kvstore.core.sequences import Sequence
 from kvstore.core.settling import Settling
@@ -59,6 +64,7 @@ from kvstore.core.steps import Steps
 from kvstore.core.swaps import Swaps
 from kvstore.core.types import RESIDENT, RUNNING, EngineId, Revision, StepNumber, Tier
 from kvstore.core.usage import Usage
+from kvstore.core.watermarks import WatermarkTable
 
 __all__ = ["Store"]
 
@@ -77,7 +83,7 @@ class Store:
         settling = Settling(config, self.memory, self.links, self.swaps, committing)
         freeing = Freeing(self.memory, self.swaps, self.admission, self.leaving, settling)
         self.membership = Membership(config, freeing, settling)
-        granting = Granting(config, self.memory, self.swaps, self.admission, self.leaving)
+        self._granting = Granting(config, self.memory, self.swaps, self.admission, self.leaving)
         growing = Growing(config, self.memory, self.admission, self.leaving)
         self._answering = Answering(self.memory)
         self._steps = Steps(
@@ -88,10 +94,11 @@ class Store:
             freeing,
             self.leaving,
             growing,
-            granting,
+            self._granting,
             self._answering,
         )
-        self._gauge = PressureGauge(config, self.memory, self.admission)
+        self.watermarks = WatermarkTable(config)
+        self._gauge = PressureGauge(self.watermarks, self.memory, self.admission)
         self.revision = Revision(0)
         # Engines with news, in the order of the news; reset by each event.
         self._woken: dict[EngineId, None] = {}
@@ -104,18 +111,35 @@ class Store:
         if self.memory.room_was_made:
             # Who waits for frames may find some now: no news, but a reason to ask again.
             self._woken.update(self.admission.engines_waiting())
-        transfers = tuple(self.links.start())
+        transfers = tuple(self._start_transfers())
         deleted, self.memory.deleted = self.memory.deleted, []
+        admitted: tuple[Admitted, ...] = ()
+        if self._granting.admitted:
+            admitted = tuple(self._granting.admitted)
+            self._granting.admitted.clear()
         return Effects(
             answer=answer,
             transfers=transfers,
             deletes=(DiskDelete(keys=tuple(deleted)),) if deleted else (),
             wake=tuple(self._woken),
+            admitted=admitted,
         )
+
+    def _start_transfers(self) -> list[Transfer]:
+        """What can't even be begun fails at once, and makes room for others."""
+        started = self.links.start()
+        while (refused := self.links.take_refused()).size:
+            self.swaps.refuse(refused)
+            self._woken.update(self.admission.engines_waiting())
+            started += self.links.start()
+        return started
 
     def usage(self) -> Usage:
         """What there is and who holds it. Changes nothing."""
-        return report_usage(self.memory, self.links, self.membership, self._gauge, self.revision)
+        sequences = report_sequences(self.membership, self.swaps, self.leaving, self.admission)
+        return report_usage(
+            self.memory, self.links, self.membership, self._gauge, self.leaving, sequences, self.revision
+        )
 
     def _apply(self, event: Event) -> Answer:
         match event:
@@ -147,10 +171,19 @@ class Store:
             case TethersClosed():
                 self.membership.close_tethers(event.engine)
             case TransferEnded():
-                self.swaps.end(self.links.end(event.transfer, event.failed))
+                self.swaps.end(self.links.end(event.transfer, event.failed, event.late))
                 self.memory.room_was_made = True
+            case FramesReturned():
+                self.links.return_frames(event.transfer, event.positions)
+                self.memory.room_was_made = True
+            case BlocksLost():
+                self.swaps.lose_on_disk(event.keys)
             case BlocksFound():
                 self._restore(event)
+            case SetLimits():
+                self.watermarks.set(event.watermarks)
+                self._gauge.look_again()
+                self._watch_pressure(event.time)
         return Done()
 
     # ---------------------------------------------------------------------------- steps

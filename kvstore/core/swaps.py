@@ -7,7 +7,7 @@ rows, not for transfers: whoever moves a row, all who wait for it are served.
 """
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 from msgspec import Struct
@@ -21,10 +21,12 @@ from kvstore.core.types import (
     CPU,
     DISK,
     GPU,
+    SWAPPED,
     SWAPPING_IN,
     SWAPPING_OUT,
     Rows,
     StepNumber,
+    StoredKey,
     Tier,
     blocks_for_tokens,
 )
@@ -55,6 +57,8 @@ class Swaps:
         # Told each sequence whose state has changed other than in the answer to its engine.
         self._moved = moved
         self._waiting: dict[tuple[Tier, int], list[Sequence]] = {}
+        # Swaps taken on since the start.
+        self.swaps_out = self.swaps_in = 0
 
     # ----------------------------------------------------------------------------- out
 
@@ -74,6 +78,7 @@ class Swaps:
         memory.add_replicas(CPU, lacking)
         blocks.give_up(np.array(sequence.rows, np.intp))
         sequence.move(Move.OUT)
+        self.swaps_out += 1
         sequence.claimed = kept
         sequence.filled_tokens = filled_tokens
         sequence.out_fence = fence
@@ -143,6 +148,7 @@ class Swaps:
             sequence = each.sequence
             sequence.rows = each.held + each.fresh
             sequence.held_blocks = len(each.held)
+            self.swaps_in += sequence.state is SWAPPED
             sequence.first_failed = None
             waited_for = [row for row in each.held if row in coming] if coming else None
             if waited_for:
@@ -242,6 +248,7 @@ class Swaps:
             # Whoever waits for these, waits for them on the GPU: a read is half of the way.
             tier = GPU
             bad = np.union1d(bad, self._lose(bad))
+            bad = np.union1d(bad, self._give_up(moved.late))
         if link == READ:
             self._links.ask(LOAD, good[blocks.unfilled(good)].tolist())
             good = NO_ROWS
@@ -252,6 +259,40 @@ class Swaps:
         ended = np.concatenate([moved.good, bad])
         self._memory.collect(ended)
         self._memory.discard_again(ended)
+
+    def refuse(self, rows: Rows) -> None:
+        """These blocks can't be read from disk now: who waits for them goes on without."""
+        given_up = self._give_up(rows)
+        self._serve(GPU, given_up, failed=True)
+        self._memory.collect(given_up)
+
+    def lose_on_disk(self, keys: Iterable[StoredKey]) -> None:
+        """The disk has dropped these. What hangs on them leaves it too, so that it stays prefix-closed;
+        what has a copy in another tier stays there, and is written again."""
+        memory, blocks = self._memory, self._memory.blocks
+        rows = memory.prefix.with_descendants(memory.stored_rows(keys))
+        rows = rows[blocks.has_frame(DISK, rows)]
+        elsewhere = blocks.valid[CPU][rows] | (blocks.valid[GPU][rows] & (blocks.claims[rows] == 0))
+        kept = elsewhere & (blocks.pins[DISK][rows] == 0)
+        unfilled = self._lose(rows[~kept])
+        # Of these, some hung on what is lost.
+        kept_rows = rows[kept & blocks.indexed[rows]]
+        memory.drop_replicas(DISK, kept_rows[::-1])
+        blocks.to_disk[kept_rows] = True
+        at_hand = blocks.valid[CPU][kept_rows]
+        self._links.ask_down(WRITE, kept_rows[at_hand])
+        self._links.ask_down(COPY, kept_rows[~at_hand])
+        self._serve(GPU, unfilled, failed=True)
+        memory.collect(unfilled)
+
+    def _give_up(self, rows: Rows) -> Rows:
+        """These blocks don't come, and are not lost either. Returns them and, of what hangs on them, what
+        is not on its way: of use to nobody who waits for both."""
+        if not rows.size:
+            return rows
+        blocks = self._memory.blocks
+        below = self._memory.prefix.with_descendants(rows)
+        return np.union1d(rows, below[blocks.unfilled(below) & (blocks.pins[GPU][below] == 0)])
 
     def _lose(self, rows: Rows) -> Rows:
         """The content of these blocks is lost: no one may find them, or what hangs on them, again.

@@ -18,6 +18,10 @@ __all__ = [
     "NEVER",
     "LATER",
     "OK",
+    "ASKED",
+    "NEEDED",
+    "PREFETCH",
+    "BACKGROUND",
     "DROPPED",
     "SWAPPING_IN",
     "SWAPPED",
@@ -51,6 +55,8 @@ __all__ = [
     "TenantId",
     "Tier",
     "TransferId",
+    "Urgency",
+    "Watermarks",
     "WriterId",
     "blocks_for_tokens",
 ]
@@ -150,11 +156,25 @@ class Pressure(Number):
     FULL = 3
 
 
+class Urgency(Number):
+    """For whom blocks move. What stands before goes before, on each link."""
+
+    # An engine's load.
+    ASKED = 1
+    # A copy down that somebody's room waits for.
+    NEEDED = 2
+    # Told ahead, and asked for by nobody yet.
+    PREFETCH = 3
+    # Cached blocks on their way down.
+    BACKGROUND = 4
+
+
 # Members by themselves: Python 3.11 takes 0.14 us to find one in its enum, as long as a step of numpy's.
 GPU, CPU, DISK = Tier
 OK, LATER, NEVER = Outcome
 RESIDENT, SWAPPING_OUT, SWAPPED, SWAPPING_IN, DROPPED = SequenceState
 RUNNING, WAITING, PARKED = Activity
+ASKED, NEEDED, PREFETCH, BACKGROUND = Urgency
 
 
 class StoredKey(Struct, frozen=True, kw_only=True, gc=False):
@@ -165,6 +185,14 @@ class StoredKey(Struct, frozen=True, kw_only=True, gc=False):
     key: BlockKey
     parent: BlockKey
     writer: WriterId
+
+
+class Watermarks(Struct, frozen=True, kw_only=True, gc=False):
+    """Shares of a tier's frames in use: pressure is HIGH from the one on, and LOW again below the other."""
+
+    tier: Tier
+    high: float
+    low: float
 
 
 class SessionName(Struct, frozen=True, kw_only=True, gc=False):

@@ -4,11 +4,16 @@ from msgspec import Struct
 
 from kvstore.core.types import EngineId, EngineState, Pressure, Revision, Tier
 
-__all__ = ["EngineUsage", "TierUsage", "Usage"]
+__all__ = ["EngineUsage", "SequenceUsage", "TierUsage", "Usage"]
 
 
 class TierUsage(Struct, frozen=True, kw_only=True, gc=False):
-    """Frames of one tier. `cached`: valid and referred to by no sequence. Counters since the start."""
+    """Frames of one tier. `cached`: valid and referred to by no sequence; `late`: a read that did not end in
+    time may still fill them. Counters since the start.
+
+    `used`: referred to by sequences. Of these, `limbo` were given up by all of them and wait for work to
+    complete, and `idle` belong only to sequences that are resident and don't run.
+    """
 
     tier: Tier
     frames_total: int
@@ -16,10 +21,14 @@ class TierUsage(Struct, frozen=True, kw_only=True, gc=False):
     frames_cached: int
     frames_pinned: int
     frames_quarantined: int
+    frames_late: int = 0
     pressure: Pressure
     blocks_moved_in: int
     blocks_failed: int
     blocks_evicted: int
+    frames_used: int = 0
+    frames_limbo: int = 0
+    frames_idle: int = 0
 
 
 class EngineUsage(Struct, frozen=True, kw_only=True, gc=False):
@@ -34,7 +43,30 @@ class EngineUsage(Struct, frozen=True, kw_only=True, gc=False):
     pids: tuple[int, ...]
 
 
+class SequenceUsage(Struct, frozen=True, kw_only=True, gc=False):
+    """Sequences of all engines as they are, and how often they have moved since the start.
+
+    `idle`: resident, and not running. `waiting`: they have a place in the queue for GPU frames. Swaps and
+    drops are counted when they are taken on, those that the store did by itself too: `reliefs` of them.
+    `drops_for_room` would have been swaps, had there been room below.
+    """
+
+    resident: int = 0
+    swapping_out: int = 0
+    swapped: int = 0
+    swapping_in: int = 0
+    dropped: int = 0
+    idle: int = 0
+    waiting: int = 0
+    swaps_out: int = 0
+    swaps_in: int = 0
+    drops: int = 0
+    drops_for_room: int = 0
+    reliefs: int = 0
+
+
 class Usage(Struct, frozen=True, kw_only=True, gc=False):
     revision: Revision
     tiers: tuple[TierUsage, ...]
     engines: tuple[EngineUsage, ...]
+    sequences: SequenceUsage = SequenceUsage()

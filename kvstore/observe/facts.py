@@ -55,5 +55,5 @@ class Fact:
     blocks: tuple[Held, ...] = ()
     sequences: frozenset[Ref] = frozenset()
     sessions: frozenset[str] = frozenset()
-    # The end of the store is part of every story.
+    # The end of the store, and limits that are set, are part of every story.
     always: bool = False

@@ -21,10 +21,12 @@ from kvstore.core.effects import (
 from kvstore.core.errors import EngineExpired
 from kvstore.core.events import (
     BlocksFound,
+    BlocksLost,
     Detach,
     Event,
     KeepAlive,
     Lookup,
+    SetLimits,
     Single,
     Step,
     TethersClosed,
@@ -107,6 +109,11 @@ class Teller:
                 yield from self._ended(event)
             case BlocksFound():
                 yield Fact(text="found on disk", blocks=_by_key(block.key for block in event.blocks))
+            case BlocksLost():
+                yield Fact(text="found bad on disk", blocks=_by_key(stored.key for stored in event.keys))
+            case SetLimits():
+                # Whoever is told to hurry or not from here on may be told so by it.
+                yield Fact(text=event_words(event), always=True)
 
     # ---------------------------------------------------------------------------- engines
 
@@ -203,14 +210,17 @@ class Teller:
         if event.transfer not in self._transfers:
             return
         transfer, blocks = self._transfers.pop(event.transfer)
-        failed = [blocks[place] for place in event.failed]
+        late = [blocks[place] for place in event.late]
+        failed = [blocks[place] for place in event.failed if place not in set(event.late)]
         good = [block for place, block in enumerate(blocks) if place not in set(event.failed)]
         text = f"transfer {transfer.id} from {transfer.source.name} to {transfer.target.name}"
         if good:
             yield Fact(text=f"{text} ended well", blocks=tuple(good))
         if failed:
             yield Fact(text=f"{text} failed", blocks=tuple(failed))
-        for block in failed:
+        if late:
+            yield Fact(text=f"{text} was not done in time", blocks=tuple(late))
+        for block in failed + late:
             if block.target is not None:
                 self.tables.drop(block.target, block.content)
 

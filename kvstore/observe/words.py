@@ -16,16 +16,19 @@ from kvstore.core.events import (
     Allocate,
     Attach,
     BlocksFound,
+    BlocksLost,
     Commit,
     Detach,
     EndSession,
     Event,
     Fork,
+    FramesReturned,
     Free,
     Grow,
     KeepAlive,
     Lookup,
     Operation,
+    SetLimits,
     Single,
     Step,
     Swap,
@@ -82,9 +85,17 @@ def event_words(event: Event) -> str:
             return f"no process maps the pools for engine {event.engine} any more"
         case TransferEnded():
             failed = f", failed for places {numbers(event.failed)}" if event.failed else ""
-            return f"transfer {event.transfer} ended{failed}"
+            late = f", late for places {numbers(event.late)}" if event.late else ""
+            return f"transfer {event.transfer} ended{failed}{late}"
+        case FramesReturned():
+            return f"late frames of transfer {event.transfer} come back: places {numbers(event.positions)}"
+        case BlocksLost():
+            return f"{count(len(event.keys), 'block')} lost on disk"
         case BlocksFound():
             return f"{count(len(event.blocks), 'block')} found on disk"
+        case SetLimits():
+            marks = (f"{each.tier.name} {each.low:.0%} to {each.high:.0%}" for each in event.watermarks)
+            return f"watermarks set: {', '.join(marks)}"
     return "tick"
 
 

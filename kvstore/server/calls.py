@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from time import perf_counter
 from typing import TypeAlias, TypeVar
 
 import grpc
@@ -35,16 +36,19 @@ STREAMS_MAX = 1_024
 Request = TypeVar("Request", bound=Message)
 Handler: TypeAlias = "grpc.RpcMethodHandler[bytes, bytes]"
 Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
+# Told the seconds from a request's bytes to those of its answer.
+Took = Callable[[float], None]
 
 log = logging.getLogger(__name__)
 
 
-def answering(kind: type[Request], method: Callable[[Request], Message]) -> Handler:
-    """A method that answers at once."""
+def answering(kind: type[Request], method: Callable[[Request], Message], took: Took | None = None) -> Handler:
+    """A method that answers at once. `took` is told how long each answer took."""
+    answer = _in_bytes(kind, method, took)
 
     async def call(data: bytes, context: Context) -> bytes:
         try:
-            return method(_parse(kind, data)).SerializeToString()
+            return answer(data)
         except Exception as error:
             await context.abort_with_status(_status(error))
 
@@ -63,17 +67,23 @@ def waiting(kind: type[Request], method: Callable[[Request], Awaitable[Message]]
     return grpc.unary_unary_rpc_method_handler(call)
 
 
-def streaming(kind: type[Request], method: Callable[[Request], Message], streams: "Streams") -> Handler:
+def streaming(
+    kind: type[Request],
+    method: Callable[[Request], Message],
+    streams: "Streams",
+    took: Took | None = None,
+) -> Handler:
     """A method that answers at once, on a stream of calls. A refusal ends the stream with its status.
 
     A request is read when the one before is answered: what was sent ahead waits in gRPC, which bounds it.
     """
+    answer = _in_bytes(kind, method, took)
 
     async def call(_: AsyncIterator[bytes], context: Context) -> None:
         try:
             with streams.place():
                 while (data := await streams.read(context)) is not None:
-                    await context.write(method(_parse(kind, data)).SerializeToString())
+                    await context.write(answer(data))
         except TooManyStreams:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{STREAMS_MAX} streams are open already")
         except _Stopped:
@@ -136,6 +146,24 @@ class _Stopped(Exception):
 
 class TooManyStreams(Exception):
     pass
+
+
+def _in_bytes(
+    kind: type[Request], method: Callable[[Request], Message], took: Took | None
+) -> Callable[[bytes], bytes]:
+    def answer(data: bytes) -> bytes:
+        return method(_parse(kind, data)).SerializeToString()
+
+    def answer_timed(data: bytes) -> bytes:
+        begin = perf_counter()
+        answered = method(_parse(kind, data)).SerializeToString()
+        told(perf_counter() - begin)
+        return answered
+
+    if took is None:
+        return answer
+    told = took
+    return answer_timed
 
 
 def _parse(kind: type[Request], data: bytes) -> Request:

@@ -5,17 +5,20 @@ when it is taken (`sockets.py`), whether the disk folder is when it is opened (`
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
 from kvstore.core.errors import ConfigInvalid
 from kvstore.observe.journal import JOURNAL_BYTES_MIN
+from kvstore.server.limits import RateLimit, parse_limits
+from kvstore.server.metrics_http import parse_metrics_address
 from kvstore.server.sizes import format_bytes, parse_size
 from kvstore.server.sockets import parse_address
 from kvstore.tiers.disk import CAP_BYTES_MIN
 from kvstore.tiers.limits import memory_available_bytes, memory_total_bytes
+from kvstore.tiers.link_names import COPY, LINKS, LOAD, Link, link_name
 
 __all__ = ["ServeConfig", "parse_config"]
 
@@ -47,6 +50,10 @@ class ServeConfig:
     # None: no journal.
     journal_path: Path | None = None
     journal_bytes: int = 0
+    # Of links that there are; others have no limit.
+    limits: Mapping[Link, RateLimit] = field(default_factory=dict)
+    # Host and port, on loopback. None: no metrics are served.
+    metrics: tuple[str, int] | None = None
 
     def __post_init__(self) -> None:
         if self.gpu_bytes <= 0:
@@ -58,6 +65,7 @@ class ServeConfig:
         _check_room("--gpu", self.gpu_bytes)
         _check_room("--cpu", self.cpu_bytes)
         self._check_disk()
+        self._check_limits()
         self._check_journal()
         self._check_tenants()
         _check_between("--lease", self.lease_seconds, LEASE_SECONDS_MIN, LEASE_SECONDS_MAX)
@@ -65,6 +73,18 @@ class ServeConfig:
         _check_between("--drop-tokens-max", self.drop_tokens_max, 0, 1 << 24)
         _check_between("--high-watermark", self.high_watermark, 0.01, 1.0)
         _check_between("--low-watermark", self.low_watermark, 0.01, self.high_watermark)
+
+    @property
+    def links(self) -> tuple[Link, ...]:
+        """Between the tiers that were asked for."""
+        if not self.cpu_bytes:
+            return ()
+        return LINKS if self.disk_path is not None else (COPY, LOAD)
+
+    def _check_limits(self) -> None:
+        for link in self.limits.keys() - set(self.links):
+            names = ", ".join(map(link_name, self.links)) or "none without --cpu"
+            _refuse("--limit", link_name(link), "the service has no such link", f"links: {names}")
 
     def _check_disk(self) -> None:
         if self.disk_path is None:
@@ -123,6 +143,8 @@ def parse_config(
     low_watermark: float = 0.80,
     journal: str | None = None,
     journal_bytes: str = "0",
+    limits: Sequence[str] = (),
+    metrics: str | None = None,
     memory_bytes: int = 0,
 ) -> ServeConfig:
     """Flags as they were typed. `memory_bytes`: what shares are of, and the most; 0: the machine's."""
@@ -146,6 +168,8 @@ def parse_config(
         low_watermark=low_watermark,
         journal_path=Path(journal).absolute() if journal is not None else None,
         journal_bytes=parse_size(journal_bytes, flag="--journal-bytes"),
+        limits=parse_limits(limits, flag="--limit"),
+        metrics=parse_metrics_address(metrics) if metrics is not None else None,
     )
     _check_memory(config, memory_bytes)
     return config

@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 import msgspec
@@ -22,8 +23,19 @@ from kvstore.core.config import StoreConfig
 from kvstore.core.effects import Answer, AttachAnswer, Done, KeepAliveAnswer
 from kvstore.core.errors import CheckFailed, EngineExpired, FieldInvalid, LayoutMismatch
 from kvstore.core.store import Store
-from kvstore.core.types import EngineId, EngineState, Pressure, Revision, StoredKey, Tier
+from kvstore.core.types import (
+    EngineId,
+    EngineState,
+    NamespaceId,
+    Pressure,
+    Revision,
+    StoredKey,
+    TenantId,
+    Tier,
+    WriterId,
+)
 from kvstore.core.usage import TierUsage, Usage
+from kvstore.observe.counting import Counts
 from kvstore.observe.folder import JournalFolder
 from kvstore.observe.journal import Journal
 from kvstore.observe.making import heading_of
@@ -32,19 +44,24 @@ from kvstore.policy.swap import LengthThreshold
 from kvstore.server.clock import now, wall_now
 from kvstore.server.config import ServeConfig
 from kvstore.server.decode import AttachCall
+from kvstore.server.encode_usage import Facts
 from kvstore.server.fds import TetherServer
 from kvstore.server.layout import Layout
-from kvstore.server.pools import FrameCounts, Pools, count_frames, make_pools
+from kvstore.server.learning import LearntRates
+from kvstore.server.limiting import Limits
+from kvstore.server.pools import FrameCounts, Pools, count_frames, make_pools, transfer_blocks
 from kvstore.server.running import RunningStore
 from kvstore.server.waits import Waits
 from kvstore.tiers.disk import DiskTier
 from kvstore.tiers.names import Names
+from kvstore.v1 import kvstore_pb2 as pb
 
 __all__ = ["Attached", "Driver"]
 
 WAIT_SECONDS_MAX = 30.0
 
 AnswerKind = TypeVar("AnswerKind", bound=Answer)
+Returned = TypeVar("Returned")
 
 log = logging.getLogger(__name__)
 
@@ -69,6 +86,7 @@ class Driver:
         journal: JournalFolder | None = None,
     ) -> None:
         self.store_epoch = secrets.randbits(64)
+        self.counts = Counts()
         self.tethers = TetherServer(self._tether_opened, self._tethers_closed)
         self._config = config
         self._disk = disk
@@ -76,8 +94,11 @@ class Driver:
         self._names = disk.names if disk is not None else Names()
         self._stop = stop
         self._waits = Waits()
+        self._limits = Limits(config)
+        self._learnt = LearntRates(disk, config.links)
         self._running: RunningStore | None = None
         self._making: asyncio.Task[RunningStore] | None = None
+        self._start_wall = wall_now()
 
     @property
     def failure(self) -> Exception | None:
@@ -134,8 +155,34 @@ class Driver:
         return msgspec.structs.replace(usage, tiers=tuple(tier for tier in usage.tiers if sizes[tier.tier]))
 
     @property
-    def tiers_degraded(self) -> set[Tier]:
-        return {Tier.DISK} if self._disk is not None and self._disk.degraded else set()
+    def facts(self) -> Facts:
+        """What is to be told beside the usage."""
+        return Facts(
+            store_epoch=self.store_epoch,
+            build=__version__,
+            start_wall=self._start_wall,
+            disk_bytes=self._config.disk_bytes,
+            layout=self._running.layout if self._running is not None else None,
+            disk=self._disk,
+            limits=self._limits.links,
+            rates=self._learnt.rates,
+            movers=self._running.movers if self._running is not None else {},
+        )
+
+    def update_limits(self, request: pb.UpdateLimitsRequest) -> pb.Limits:
+        """All that is asked for, or a refusal; then what holds now."""
+        return self._limits.update(request, self._running)
+
+    def health(self) -> tuple[bool, str]:
+        """Whether engines are served, and what there is to say, a line each."""
+        if self.failure is not None:
+            return False, f"failed: {self.failure}\n"
+        lines = ["ok"]
+        if self._running is None:
+            lines.append("no engine has attached yet")
+        if self._disk is not None and self._disk.degraded:
+            lines.append(f"disk degraded: {self._disk.degraded_reason}")
+        return True, "\n".join(lines) + "\n"
 
     def end_waits(self) -> None:
         """KeepAlives that wait are answered, and later ones don't wait: the service is about to stop."""
@@ -151,7 +198,13 @@ class Driver:
             self._making.cancel()
             await asyncio.wait([self._making])
         await self.tethers.close()
-        return await self._running.close(seconds) if self._running is not None else True
+        if self._running is None:
+            return True
+        ended = await self._running.close(seconds)
+        if ended:
+            # What was learnt since they were measured.
+            await asyncio.to_thread(self._learnt.keep)
+        return ended
 
     # --- The first Attach.
 
@@ -172,7 +225,12 @@ class Driver:
     async def _run(self, layout: Layout, frames: FrameCounts) -> RunningStore:
         pools = await make_pools(layout, frames)
         try:
-            found = await asyncio.to_thread(_find_stored, self._disk, layout)
+            found = await _in_thread(partial(_find_stored, self._disk, layout))
+            # Before any engine has a frame: none is in use yet.
+            room = max(0, frames.disk - len(found))
+            await _in_thread(
+                partial(self._learnt.learn, pools, self._namespace(layout), self._calibrator, room)
+            )
             store_config = self._store_config(layout, frames)
             eviction, swap = Lru(), LengthThreshold(self._config.drop_tokens_max)
             running = RunningStore(
@@ -181,6 +239,9 @@ class Driver:
                 pools=pools,
                 disk=self._disk,
                 waits=self._waits,
+                counts=self.counts,
+                rates=self._learnt.rates,
+                limits=self._limits.links,
                 failed=self._stop,
             )
         except BaseException:
@@ -199,6 +260,7 @@ class Driver:
             )
             running.journal = Journal(self._journal, heading)
         running.ask(events.BlocksFound(time=now(), blocks=found), Done)
+        self._limits.begin(running)
         self.tethers.serve_pools(pools.gpu.fds)
         return running
 
@@ -215,20 +277,29 @@ class Driver:
             lease_seconds_max=config.lease_seconds,
             high_watermark=config.high_watermark,
             low_watermark=config.low_watermark,
+            transfer_blocks_max=transfer_blocks(layout),
+        )
+
+    @property
+    def _calibrator(self) -> tuple[TenantId, WriterId]:
+        """As whom blocks are written to try the disk."""
+        return self._names.tenant_id(self._config.tenants[0]), self._names.writer_id(
+            "calibration", __version__
+        )
+
+    def _namespace(self, layout: Layout) -> NamespaceId:
+        return self._names.namespace_id(
+            layout.fingerprint, layout.block_bytes, layout.block_tokens, layout.ranks, layout.description
         )
 
     def _attach_event(self, call: AttachCall) -> events.Attach:
         engine = EngineId(str(uuid.uuid4()))
-        layout = call.layout
-        namespace = self._names.namespace_id(
-            layout.fingerprint, layout.block_bytes, layout.block_tokens, layout.ranks, layout.description
-        )
         longest = self._config.lease_seconds
         return events.Attach(
             time=now(),
             engine=engine,
             request_id=call.request_id,
-            namespace=namespace,
+            namespace=self._namespace(call.layout),
             writer=self._names.writer_id(engine, call.build),
             build=call.build,
             lease_seconds=min(call.lease_seconds or longest, longest),
@@ -249,6 +320,16 @@ class Driver:
         # A store that is stopping has no use for it.
         with suppress(CheckFailed):
             self.ask(events.TethersClosed(time=now(), engine=engine), Done)
+
+
+async def _in_thread(call: Callable[[], Returned]) -> Returned:
+    """What a thread works on outlives it: who is cancelled meanwhile waits for its end all the same."""
+    running = asyncio.ensure_future(asyncio.to_thread(call))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait([running])
+        raise
 
 
 def _find_stored(disk: DiskTier | None, layout: Layout) -> tuple[StoredKey, ...]:

@@ -16,10 +16,14 @@ from kvstore.server.sizes import format_bytes
 from kvstore.tiers.disk import DiskTier
 from kvstore.tiers.pool import HostPool, frame_stride_bytes
 
-__all__ = ["FrameCounts", "Pools", "count_frames", "make_pools"]
+__all__ = ["FrameCounts", "Pools", "count_frames", "make_pools", "transfer_blocks"]
 
 TRY_SECONDS = 10.0
 PAUSE_SECONDS = 0.25
+# What one transfer moves at the most: some milliseconds' work, and with it what is in flight in a link. Of
+# small blocks not so many, for each costs the core a little.
+TRANSFER_BYTES = 16 << 20
+TRANSFER_BLOCKS_MAX = 64
 
 log = logging.getLogger(__name__)
 
@@ -66,6 +70,12 @@ def count_frames(config: ServeConfig, layout: Layout, disk: DiskTier | None) -> 
                 remedy=f"start the service with a larger {flag}",
             )
     return counts
+
+
+def transfer_blocks(layout: Layout) -> int:
+    """Blocks of a transfer; one block may be more than a transfer should be."""
+    frame_bytes = frame_stride_bytes(layout.block_bytes) * layout.ranks
+    return max(1, min(TRANSFER_BLOCKS_MAX, TRANSFER_BYTES // frame_bytes))
 
 
 async def make_pools(layout: Layout, frames: FrameCounts) -> Pools:

@@ -7,23 +7,31 @@ then on every event is refused and no state is touched any more.
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from time import perf_counter
 from typing import TypeVar
 
 from kvstore.core.effects import Answer, Done, Effects
 from kvstore.core.errors import CheckFailed, KVStoreError
-from kvstore.core.events import Event, Tick, TransferEnded
+from kvstore.core.events import Event, FramesReturned, Tick, TransferEnded
+from kvstore.core.lanes import transfers_max
 from kvstore.core.store import Store
-from kvstore.core.types import TransferId
+from kvstore.core.types import Tier, TransferId, Watermarks
 from kvstore.core.usage import Usage
+from kvstore.core.watermarks import MARKED_TIERS
+from kvstore.observe.counting import Counts
 from kvstore.observe.journal import Journal
 from kvstore.server.clock import now
 from kvstore.server.layout import Layout
+from kvstore.server.limits import LinkLimits
 from kvstore.server.pools import Pools
 from kvstore.server.waits import Waits
 from kvstore.tiers.disk import DiskTier
+from kvstore.tiers.link_names import Link
+from kvstore.tiers.mover import Mover
 from kvstore.tiers.movers import Movers
+from kvstore.tiers.rates import LinkRates
 
 __all__ = ["RunningStore"]
 
@@ -45,6 +53,9 @@ class RunningStore:
         pools: Pools,
         disk: DiskTier | None,
         waits: Waits,
+        counts: Counts,
+        rates: LinkRates,
+        limits: LinkLimits,
         failed: Callable[[], None],
     ) -> None:
         self.layout = layout
@@ -54,13 +65,25 @@ class RunningStore:
         self.journal: Journal | None = None
         self._store = store
         self._waits = waits
+        self._counts = counts
         self._failed = failed
         self._loop = asyncio.get_running_loop()
         self._moving: set[TransferId] = set()
         self._closing = False
         self._idle = asyncio.Event()
         self._idle.set()
-        self._movers = Movers(pools.gpu, pools.cpu, disk, self._ended_in_thread)
+        self._limits = limits
+        in_flight_max = transfers_max(store.config) * store.config.transfer_blocks_max
+        self._movers = Movers(
+            pools.gpu,
+            pools.cpu,
+            disk,
+            self._ended_in_thread,
+            returned=self._returned_in_thread,
+            rates=rates,
+            in_flight_bytes_max=in_flight_max * pools.gpu.frame_bytes,
+        )
+        limits.rule(rates, self._movers.set_rate)
         self._ticker: asyncio.Handle = self._loop.call_soon(self._tick)
 
     def ask(self, event: Event, kind: type[AnswerKind]) -> AnswerKind:
@@ -68,10 +91,7 @@ class RunningStore:
         if self.failure is not None:
             raise CheckFailed(f"the store is stopping: {self.failure}")
         try:
-            if self.journal is None:
-                effects = self._store.handle(event)
-            else:
-                effects = self.journal.handle(self._store, event)
+            effects = self._handle(event)
             if not isinstance(effects.answer, kind):
                 raise CheckFailed(f"{type(event).__name__} was answered with {type(effects.answer).__name__}")
             self._start(effects)
@@ -84,6 +104,15 @@ class RunningStore:
 
     def usage(self) -> Usage:
         return self._store.usage()
+
+    @property
+    def watermarks(self) -> dict[Tier, Watermarks]:
+        return {tier: self._store.watermarks[tier] for tier in MARKED_TIERS}
+
+    @property
+    def movers(self) -> Mapping[Link, Mover]:
+        """To look at."""
+        return self._movers.by_link
 
     async def drain(self, seconds: float) -> None:
         """Lets the transfers that run end, and those that follow from their ends."""
@@ -104,6 +133,22 @@ class RunningStore:
             self.pools.close()
         return ended
 
+    def _handle(self, event: Event) -> Effects:
+        """Whatever comes of it is counted, and written down where there is a journal."""
+        begin = perf_counter()
+        try:
+            effects = self._store.handle(event)
+        except Exception as error:
+            self._note(event, error, begin)
+            raise
+        self._note(event, effects, begin)
+        return effects
+
+    def _note(self, event: Event, result: Effects | Exception, begin: float) -> None:
+        self._counts.write(event, result, perf_counter() - begin)
+        if self.journal is not None:
+            self.journal.write(event, result)
+
     def _start(self, effects: Effects) -> None:
         if effects.transfers or effects.deletes:
             self._moving.update(transfer.id for transfer in effects.transfers)
@@ -113,23 +158,34 @@ class RunningStore:
         for engine in effects.wake:
             self._waits.wake(engine)
 
-    def _ended_in_thread(self, transfer: TransferId, failed: Sequence[int]) -> None:
-        self._loop.call_soon_threadsafe(self._ended, transfer, tuple(failed))
+    def _ended_in_thread(self, transfer: TransferId, failed: tuple[int, ...], late: tuple[int, ...]) -> None:
+        self._loop.call_soon_threadsafe(self._ended, transfer, failed, late)
 
-    def _ended(self, transfer: TransferId, failed: tuple[int, ...]) -> None:
+    def _returned_in_thread(self, transfer: TransferId, positions: tuple[int, ...]) -> None:
+        self._loop.call_soon_threadsafe(self._returned, transfer, positions)
+
+    def _ended(self, transfer: TransferId, failed: tuple[int, ...], late: tuple[int, ...]) -> None:
         self._moving.discard(transfer)
         if self._closing:  # What would follow finds no mover any more.
             return
         # The next transfer may follow from this one's end: idle is only who has nothing after that.
         with suppress(CheckFailed):
-            self.ask(TransferEnded(time=now(), transfer=transfer, failed=failed), Done)
+            self.ask(TransferEnded(time=now(), transfer=transfer, failed=failed, late=late), Done)
         if not self._moving:
             self._idle.set()
+
+    def _returned(self, transfer: TransferId, positions: tuple[int, ...]) -> None:
+        """A device that was late has let go of frames; they may be used again."""
+        if self._closing:
+            return
+        with suppress(CheckFailed):
+            self.ask(FramesReturned(time=now(), transfer=transfer, positions=positions), Done)
 
     def _tick(self) -> None:
         self._ticker = self._loop.call_later(TICK_SECONDS, self._tick)
         if self.failure is None and not self._movers.alive():
             self._fail(CheckFailed(f"a mover thread has died: {self._movers.error}"))
+        self._limits.refresh()
         with suppress(CheckFailed):
             self.ask(Tick(time=now()), Done)
 

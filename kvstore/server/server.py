@@ -17,6 +17,9 @@ from kvstore.observe.folder import JournalFolder
 from kvstore.server.calls import Streams
 from kvstore.server.config import ServeConfig
 from kvstore.server.driver import Driver
+from kvstore.server.encode_usage import encode_usage
+from kvstore.server.metrics import Exposition, Seen
+from kvstore.server.metrics_http import MetricsServer
 from kvstore.server.service import make_server
 from kvstore.server.sizes import format_bytes
 from kvstore.server.sockets import claimed, file_identity, private_files, remove, tether_path
@@ -64,6 +67,7 @@ async def _serve(config: ServeConfig, stop: asyncio.Event, journal: JournalFolde
 
 async def _serve_sockets(config: ServeConfig, driver: Driver, stop: asyncio.Event) -> None:
     streams = Streams()
+    metrics = _metrics_server(driver, stop)
     server = make_server(driver, tether_path(config.socket), streams)
     bound: dict[Path, tuple[int, int]] = {}
     try:
@@ -73,6 +77,8 @@ async def _serve_sockets(config: ServeConfig, driver: Driver, stop: asyncio.Even
             driver.tethers.start(tether_path(config.socket))
             bound[tether_path(config.socket)] = file_identity(tether_path(config.socket))
         await server.start()
+        if config.metrics is not None:
+            log.info("metrics on %s/metrics", await metrics.start(*config.metrics))
         log.info("kvstore ready on unix:%s %s", config.socket, _sizes(config))
         await stop.wait()
         log.info("stopping")
@@ -81,9 +87,20 @@ async def _serve_sockets(config: ServeConfig, driver: Driver, stop: asyncio.Even
         await server.stop(CALLS_SECONDS)
         await driver.drain(DRAIN_SECONDS)
     finally:
+        await metrics.close()
         await server.stop(None)
         for path, identity in bound.items():
             remove(path, identity)
+
+
+def _metrics_server(driver: Driver, stop: asyncio.Event) -> MetricsServer:
+    def look() -> Seen:
+        return Seen(encode_usage(driver.usage(), driver.counts, driver.facts), driver.counts)
+
+    def health() -> tuple[bool, str]:
+        return (False, "stopping\n") if stop.is_set() else driver.health()
+
+    return MetricsServer(Exposition(look).text, health)
 
 
 def _bind(server: grpc.aio.Server, path: Path) -> None:

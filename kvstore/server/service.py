@@ -62,19 +62,21 @@ class _Service:
         self._tether_path = tether_path
 
     def handlers(self, streams: Streams) -> dict[str, Handler]:
+        took = self._driver.counts.add_call
         return {
             "Attach": waiting(pb.AttachRequest, self.attach),
             "KeepAlive": waiting(pb.KeepAliveRequest, self.keep_alive),
             "Detach": answering(pb.DetachRequest, self.detach),
-            "Step": answering(pb.StepRequest, self.step),
-            "StepStream": streaming(pb.StepRequest, self.step, streams),
-            "Allocate": answering(pb.AllocateRequest, self.allocate),
-            "Commit": answering(pb.CommitRequest, self.commit),
-            "Fork": answering(pb.ForkRequest, self.fork),
-            "Swap": answering(pb.SwapRequest, self.swap),
-            "Free": answering(pb.FreeRequest, self.free),
+            "Step": answering(pb.StepRequest, self.step, took),
+            "StepStream": streaming(pb.StepRequest, self.step, streams, took),
+            "Allocate": answering(pb.AllocateRequest, self.allocate, took),
+            "Commit": answering(pb.CommitRequest, self.commit, took),
+            "Fork": answering(pb.ForkRequest, self.fork, took),
+            "Swap": answering(pb.SwapRequest, self.swap, took),
+            "Free": answering(pb.FreeRequest, self.free, took),
             "Lookup": answering(pb.LookupRequest, self.lookup),
             "GetUsage": answering(pb.GetUsageRequest, self.get_usage),
+            "UpdateLimits": answering(pb.UpdateLimitsRequest, self._driver.update_limits),
         }
 
     async def attach(self, request: pb.AttachRequest) -> pb.AttachResponse:
@@ -127,7 +129,7 @@ class _Service:
 
     def get_usage(self, _: pb.GetUsageRequest) -> pb.Usage:
         driver = self._driver
-        return encode_usage(driver.usage(), driver.store_epoch, driver.tiers_degraded)
+        return encode_usage(driver.usage(), driver.counts, driver.facts)
 
     def _single(
         self, engine: str, operation: events.Operation, kind: type[Outcome]

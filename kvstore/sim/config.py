@@ -51,6 +51,9 @@ class SimConfig:
     pause_share: float = 0.002
     disk_full_share: float = 0.01
     flip_share: float = 0.02
+    # Turns after which the disk looks for such bits by itself, and reads of which blocks come late.
+    scrub_share: float = 0.01
+    late_share: float = 0.02
     # Turns after which it is looked whether room that was promised comes.
     audit_share: float = 0.02
     # Engines that make unary calls instead of steps.
@@ -91,6 +94,8 @@ def draw_config(seed: int, **given: object) -> SimConfig:
         "disk_full_share": rng.choice([0.0, 0.01, 0.03]),
         "flip_share": rng.choice([0.0, 0.02, 0.1]),
         "single_share": rng.choice([0.0, 0.2, 0.5]),
+        "scrub_share": rng.choice([0.0, 0.01, 0.05]),
+        "late_share": rng.choice([0.0, 0.02, 0.1, 0.3]),
     }
     config = SimConfig(seed=seed, **drawn)
     return replace(config, **given)  # type: ignore[arg-type]  # checked by name above

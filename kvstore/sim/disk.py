@@ -65,6 +65,13 @@ class ShadowDisk(Generic[P]):
         entry.flipped = True
         return entry.key
 
+    def scrub(self) -> list[StoredKey]:
+        """Finds and drops the damaged entries."""
+        bad = [entry.key for entry in self._entries.values() if entry.flipped]
+        for key in bad:
+            self.drop(key)
+        return bad
+
     def is_bad(self, key: StoredKey) -> bool:
         """Whether a read of it fails."""
         entry = self._entries.get(_name(key))

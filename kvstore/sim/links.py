@@ -56,6 +56,12 @@ class TimedLinks:
         link.busy_until = max(link.busy_until, end)
         if self.faults and rng.random() < config.fail_share:
             self._fail(world, moving, rng)
+        if self.faults and transfer.source is Tier.DISK and rng.random() < config.late_share:
+            places = range(len(transfer.source_frames))
+            moving.late = {place for place in places if rng.random() < 0.7}
+            moving.failed |= {(rank, place) for rank in world.shadow.ranks for place in moving.late}
+            for place in moving.late:
+                self._clock.at(end + 10 ** rng.uniform(-3, 1), partial(self._return, world, moving, place))
         if transfer.target is Tier.DISK:
             self._told_before = self._deletes[-1] if self._deletes else None
             self._clock.at(rng.uniform(start, end), lambda: self._move(world, moving, [0]))
@@ -111,6 +117,10 @@ class TimedLinks:
     def _end(self, world: World, moving: Moving) -> None:
         if moving in world.under_way:
             world.end(moving)
+
+    def _return(self, world: World, moving: Moving, place: int) -> None:
+        if moving in world.late and place in moving.late:
+            world.return_frames(moving, [place])
 
     def _delete_until(self, world: World, delete: DiskDelete) -> None:
         """This delete and those before it reach the disk, if they have not yet."""

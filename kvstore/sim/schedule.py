@@ -23,6 +23,7 @@ class Kind(Enum):
     PAUSE = "the service stands still"
     DISK_FULL = "the disk is full for a while"
     FLIP = "a bit on disk changes"
+    SCRUB = "the disk looks for changed bits"
     AUDIT = "promised room is looked for"
 
 
@@ -49,6 +50,7 @@ def draw_schedule(config: SimConfig, turns: int, start: float) -> list[Stimulus]
         (Kind.PAUSE, config.pause_share),
         (Kind.DISK_FULL, config.disk_full_share),
         (Kind.FLIP, config.flip_share),
+        (Kind.SCRUB, config.scrub_share),
         (Kind.AUDIT, config.audit_share),
     ]
     kinds = [kind for kind, _ in shares] + [Kind.TURN]

@@ -6,6 +6,7 @@ been, a block that is read must be the one that its sequence wrote or saw there 
 was committed under the same key; on all ranks the same.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from kvstore.core.effects import Transfer
@@ -70,6 +71,12 @@ class Shadow:
         version = Version(space or Space(), position, self._next_generation(), tokens)
         for rank in self.ranks:
             self.frames[rank][tier][frame] = version
+
+    def spoil(self, tier: Tier, frames: Iterable[int]) -> None:
+        """Something that is nobody's content was written to these frames, on all ranks."""
+        for rank in self.ranks:
+            for frame in frames:
+                self.frames[rank][tier][frame] = GARBAGE
 
     def lose_memory(self) -> None:
         """The service is gone, and its pools with it."""

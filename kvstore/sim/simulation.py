@@ -129,6 +129,8 @@ class Simulation:
             case Kind.FLIP if len(self.world.shadow.disk):
                 key = self.world.shadow.disk.flip(rng.randrange(len(self.world.shadow.disk)))
                 self._note(f"a bit of block {key.key.hex()[:8]} on disk changes")
+            case Kind.SCRUB:
+                self._scrub(rng)
             case Kind.AUDIT:
                 self._audit()
             case _:
@@ -140,6 +142,20 @@ class Simulation:
         hanging = any(engine.hangs_until > self.world.time for engine in self.engines.values())
         if not dead and not hanging:
             keep_promises(self.world, [each for each in self.engines.values() if self._is_attached(each)])
+
+    def _scrub(self, rng: random.Random) -> None:
+        """What the disk finds bad it drops at once; the store hears of it a little later."""
+        lost, store = self.world.shadow.disk.scrub(), self.world.store
+        if not lost:
+            return
+        self._note(f"the disk finds {len(lost)} blocks bad, and drops them")
+
+        def tell() -> None:
+            # A service that has started since has not found them.
+            if self.world.store is store:
+                self.world.lose(lost)
+
+        self.clock.at(self.world.time + rng.uniform(0, 0.1), tell)
 
     def _note(self, what: str) -> None:
         self.world.log.append(Happened(self.world.time, what))

@@ -11,6 +11,7 @@ from kvstore.core.events import (
     Detach,
     Event,
     Fork,
+    FramesReturned,
     Free,
     Grow,
     Operation,
@@ -139,8 +140,13 @@ class _Teller:
             case TransferEnded(transfer=id) if id in self._transfers:
                 for place, pair in enumerate(_pairs(self._transfers[id])):
                     how = "failed" if place in event.failed else "well"
+                    how = "did not end in time" if place in event.late else how
                     text = f"transfer {id} has ended: {_name(pair[0])} to {_name(pair[1])} {how}"
                     yield _Line(time, text, (pair[1], pair[0]))
+            case FramesReturned(transfer=id) if id in self._transfers:
+                for place in event.positions:
+                    _, target = list(_pairs(self._transfers[id]))[place]
+                    yield _Line(time, f"{_name(target)} comes back from the late transfer {id}", (target,))
             case Detach() | TethersClosed():
                 number = _number(event.engine)
                 what = "has detached" if isinstance(event, Detach) else "is gone: its tethers have closed"

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from kvstore.core.effects import DiskDelete, Effects, Transfer
-from kvstore.core.events import BlocksFound, Event, Tick, TransferEnded
+from kvstore.core.events import BlocksFound, BlocksLost, Event, FramesReturned, Tick, TransferEnded
 from kvstore.core.invariants import check_invariants
 from kvstore.core.store import Store
 from kvstore.core.types import StoredKey, Tier
@@ -31,6 +31,8 @@ class Moving:
 
     transfer: Transfer
     failed: Failed = field(default_factory=set)
+    # Places of a read that end too late: the device still writes to their frames after the end.
+    late: set[int] = field(default_factory=set)
     moved: set[int] = field(default_factory=set)
     # All its bytes have moved.
     done: bool = False
@@ -56,6 +58,8 @@ class ByHand:
             whole = moving.transfer.target is Tier.DISK
             places = range(count) if whole else [self._random.randrange(count)]
             moving.failed = {(self._random.choice(world.shadow.ranks), place) for place in places}
+            if moving.transfer.source is Tier.DISK and self._random.random() < 0.5:
+                moving.late = {place for _, place in moving.failed}
         if self._random.random() < 0.5:
             world.move(moving)
 
@@ -83,6 +87,8 @@ class World:
         self.shadow = Shadow(rank_count)
         self.time = 100.0
         self.under_way: list[Moving] = []
+        # Transfers that have ended, but for the late places that they name.
+        self.late: list[Moving] = []
         # Work that engines have sent to their GPU stream and that has not run yet, by engine.
         self.pending: dict[int, list[tuple[int, Work]]] = {}
         self.log: Log = []
@@ -117,6 +123,7 @@ class World:
     def restart(self, store: Store) -> None:
         """The service was killed and starts again: of all there was only what lies on disk is left."""
         self.under_way.clear()
+        self.late.clear()
         self.pending.clear()
         self.shadow.lose_memory()
         self.store = store
@@ -151,31 +158,59 @@ class World:
         disk, ranks = self.shadow.disk, self.shadow.ranks
         bad = {place for _, place in moving.failed}
         bad |= {place for place, key in enumerate(moving.transfer.keys) if disk.is_bad(key)}
+        bad -= moving.late
         for place in bad:
             moving.failed |= {(rank, place) for rank in ranks}
             disk.drop(moving.transfer.keys[place])
 
-    def end(self, moving: Moving, failed: Iterable[int] | None = None) -> Effects:
-        """Ends one transfer, well or as `failed` says."""
+    def end(
+        self, moving: Moving, failed: Iterable[int] | None = None, late: Iterable[int] | None = None
+    ) -> Effects:
+        """Ends one transfer, well or as `failed` and `late` say."""
         self.under_way.remove(moving)
-        if failed is not None:
-            moving.failed = {(0, place) for place in failed}
+        if failed is not None or late is not None:
+            moving.late = set(late or ())
+            moving.failed = {(0, place) for place in {*(failed or ()), *moving.late}}
             moving.moved, moving.done = set(), False
         self.move(moving)
-        places = {place for _, place in moving.failed}
+        places = {place for _, place in moving.failed} | moving.late
+        if moving.late:
+            self.late.append(moving)
         return self.handle(
-            TransferEnded(time=self.time, transfer=moving.transfer.id, failed=tuple(sorted(places)))
+            TransferEnded(
+                time=self.time,
+                transfer=moving.transfer.id,
+                failed=tuple(sorted(places)),
+                late=tuple(sorted(moving.late)),
+            )
         )
+
+    def return_frames(self, moving: Moving, places: Iterable[int] | None = None) -> Effects:
+        """The device has let go of these late places, or of all: until just now it wrote to their frames."""
+        returned = sorted(moving.late if places is None else places)
+        moving.late -= set(returned)
+        if not moving.late:
+            self.late.remove(moving)
+        self.shadow.spoil(Tier.CPU, [moving.transfer.target_frames[place] for place in returned])
+        event = FramesReturned(time=self.time, transfer=moving.transfer.id, positions=tuple(returned))
+        return self.handle(event)
+
+    def lose(self, keys: Iterable[StoredKey]) -> Effects:
+        """The disk, which has dropped these blocks by itself, says so."""
+        return self.handle(BlocksLost(time=self.time, keys=tuple(keys)))
 
     def end_one(self) -> None:
         self.end(self.random.choice(self.under_way))
 
     def drain(self) -> None:
-        """All that is under way ends, and what follows from it."""
+        """All that is under way ends, and what follows from it; late reads too."""
         for _ in range(100_000):
-            if not self.under_way:
+            if not self.under_way and not self.late:
                 return
-            self.end_one()
+            if self.under_way:
+                self.end_one()
+            else:
+                self.return_frames(self.late[0])
         raise Wrong("transfers go on and on")
 
     def moving(self, source: Tier, target: Tier) -> list[Moving]:
@@ -186,7 +221,9 @@ class World:
         ]
 
     def _check_unused(self, transfer: Transfer) -> None:
-        """Pending work may read what is copied down, and may do nothing with what is filled."""
+        """Pending work may read what is copied down, and may do nothing with what is filled. Nobody uses
+        what a device may still write to."""
+        _check_in_time(transfer, self.late)
         for steps in self.pending.values():
             for _, work in steps:
                 _check_apart(transfer, work, "a transfer is started while a kernel has still to")
@@ -236,6 +273,18 @@ class World:
         for used in usage.tiers:
             held = used.frames_total - used.frames_free - used.frames_cached
             expect(not held and not used.frames_pinned, f"{used.tier.name}: {held} frames are held by nobody")
+
+
+def _check_in_time(transfer: Transfer, late: Iterable[Moving]) -> None:
+    # Every transfer has one end in the CPU tier.
+    used = set(transfer.source_frames if transfer.source is Tier.CPU else transfer.target_frames)
+    for moving in late:
+        clash = sorted(used & {moving.transfer.target_frames[place] for place in moving.late})
+        if clash:
+            places = tuple((Tier.CPU, frame) for frame in clash)
+            raise Wrong(
+                f"transfer {transfer.id} uses CPU frames {clash}, to which a late read writes", places
+            )
 
 
 def _check_apart(transfer: Transfer, work: Work, what: str) -> None:

@@ -29,6 +29,7 @@ from kvstore.tiers.disk_folder import claim_folder, warn_of_space
 from kvstore.tiers.disk_format import Geometry, block_name
 from kvstore.tiers.disk_health import DiskCounts, WriteHealth
 from kvstore.tiers.disk_io import IoThreads
+from kvstore.tiers.disk_notes import DiskNotes
 from kvstore.tiers.disk_order import keys_in_order
 from kvstore.tiers.disk_pieces import Part
 from kvstore.tiers.disk_reading import ReadOutcome, ignore
@@ -74,6 +75,7 @@ class DiskTier:
         self._scrub: Scrub | None = None
         self._table = BlockTable(folder, index_bytes(0))
         self._threads = IoThreads("kvstore-disk", deadline_seconds)
+        self.notes = DiskNotes(folder, self._table, self._threads)
         try:
             rows = self._table.read_names()
             self.names = Names(rows)

@@ -181,6 +181,15 @@ class BlockTable:
 
         self._transact(work)
 
+    def note(self, name: bytes) -> bytes:
+        """Empty where there is none."""
+        with self._env.begin() as txn:
+            record: bytes = txn.get(name, b"", db=self._tables["meta"])
+        return record
+
+    def put_note(self, name: bytes, record: bytes) -> None:
+        self._transact(lambda txn: txn.put(name, record, db=self._tables["meta"]))
+
     def clear(self) -> None:
         """Forgets the blocks, the sessions and the geometry. Names stay."""
 

@@ -46,6 +46,11 @@ class HostPool:
             raise
 
     @property
+    def frame_bytes(self) -> int:
+        """What a frame takes on all ranks together, padding included."""
+        return self.ranks * self.stride_bytes
+
+    @property
     def size_bytes(self) -> int:
         """Of all ranks together."""
         return self.ranks * self.frame_count * self.stride_bytes

@@ -1562,12 +1562,39 @@ class Usage(_message.Message):
     STORE_EPOCH_FIELD_NUMBER: _builtins.int
     TIERS_FIELD_NUMBER: _builtins.int
     ENGINES_FIELD_NUMBER: _builtins.int
+    BUILD_FIELD_NUMBER: _builtins.int
+    START_TIME_FIELD_NUMBER: _builtins.int
+    BLOCK_TOKENS_FIELD_NUMBER: _builtins.int
+    BLOCK_BYTES_FIELD_NUMBER: _builtins.int
+    SEQUENCES_FIELD_NUMBER: _builtins.int
+    PREFIX_FIELD_NUMBER: _builtins.int
+    LINKS_FIELD_NUMBER: _builtins.int
+    STEPS_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     store_epoch: _builtins.int
+    build: _builtins.str
+    """Version of the service, and when it started."""
+    block_tokens: _builtins.int
+    """Of the layout that the pools were made for; bytes on all ranks together. 0: no engine
+    has attached yet.
+    """
+    block_bytes: _builtins.int
     @_builtins.property
     def tiers(self) -> _containers.RepeatedCompositeFieldContainer[Global___TierUsage]: ...
     @_builtins.property
     def engines(self) -> _containers.RepeatedCompositeFieldContainer[Global___EngineUsage]: ...
+    @_builtins.property
+    def start_time(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def sequences(self) -> Global___SequenceUsage: ...
+    @_builtins.property
+    def prefix(self) -> Global___PrefixUsage: ...
+    @_builtins.property
+    def links(self) -> _containers.RepeatedCompositeFieldContainer[Global___LinkUsage]:
+        """One a pair of neighbouring tiers and direction, those that there are."""
+
+    @_builtins.property
+    def steps(self) -> Global___StepUsage: ...
     def __init__(
         self,
         *,
@@ -1575,10 +1602,18 @@ class Usage(_message.Message):
         store_epoch: _builtins.int = ...,
         tiers: _abc.Iterable[Global___TierUsage] | None = ...,
         engines: _abc.Iterable[Global___EngineUsage] | None = ...,
+        build: _builtins.str = ...,
+        start_time: _timestamp_pb2.Timestamp | None = ...,
+        block_tokens: _builtins.int = ...,
+        block_bytes: _builtins.int = ...,
+        sequences: Global___SequenceUsage | None = ...,
+        prefix: Global___PrefixUsage | None = ...,
+        links: _abc.Iterable[Global___LinkUsage] | None = ...,
+        steps: Global___StepUsage | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["prefix", b"prefix", "sequences", b"sequences", "start_time", b"start_time", "steps", b"steps"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["engines", b"engines", "revision", b"revision", "store_epoch", b"store_epoch", "tiers", b"tiers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_bytes", b"block_bytes", "block_tokens", b"block_tokens", "build", b"build", "engines", b"engines", "links", b"links", "prefix", b"prefix", "revision", b"revision", "sequences", b"sequences", "start_time", b"start_time", "steps", b"steps", "store_epoch", b"store_epoch", "tiers", b"tiers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1599,6 +1634,16 @@ class TierUsage(_message.Message):
     BLOCKS_MOVED_IN_FIELD_NUMBER: _builtins.int
     BLOCKS_FAILED_FIELD_NUMBER: _builtins.int
     BLOCKS_EVICTED_FIELD_NUMBER: _builtins.int
+    FRAMES_USED_FIELD_NUMBER: _builtins.int
+    FRAMES_LIMBO_FIELD_NUMBER: _builtins.int
+    FRAMES_IDLE_FIELD_NUMBER: _builtins.int
+    BYTES_TOTAL_FIELD_NUMBER: _builtins.int
+    BYTES_USED_FIELD_NUMBER: _builtins.int
+    DEGRADED_REASON_FIELD_NUMBER: _builtins.int
+    BAD_ENTRIES_FIELD_NUMBER: _builtins.int
+    READ_ERRORS_FIELD_NUMBER: _builtins.int
+    WRITE_ERRORS_FIELD_NUMBER: _builtins.int
+    DELETE_ERRORS_FIELD_NUMBER: _builtins.int
     tier: Global___Tier.ValueType
     frames_total: _builtins.int
     frames_free: _builtins.int
@@ -1615,6 +1660,24 @@ class TierUsage(_message.Message):
     """
     blocks_failed: _builtins.int
     blocks_evicted: _builtins.int
+    frames_used: _builtins.int
+    """Referred to by sequences. Of these: given up by all of them, until their work has
+    completed; and of those only that are resident and don't run.
+    """
+    frames_limbo: _builtins.int
+    frames_idle: _builtins.int
+    bytes_total: _builtins.int
+    """What the tier may take, and what it takes: of a pool its frames that are not free, of
+    the disk what its folder holds, whoever's blocks these are.
+    """
+    bytes_used: _builtins.int
+    degraded_reason: _builtins.str
+    """Why it takes no writes; empty where it does."""
+    bad_entries: _builtins.int
+    """Of the disk, since the start: entries that were wrong and dropped, and calls that failed."""
+    read_errors: _builtins.int
+    write_errors: _builtins.int
+    delete_errors: _builtins.int
     def __init__(
         self,
         *,
@@ -1629,14 +1692,280 @@ class TierUsage(_message.Message):
         blocks_moved_in: _builtins.int = ...,
         blocks_failed: _builtins.int = ...,
         blocks_evicted: _builtins.int = ...,
+        frames_used: _builtins.int = ...,
+        frames_limbo: _builtins.int = ...,
+        frames_idle: _builtins.int = ...,
+        bytes_total: _builtins.int = ...,
+        bytes_used: _builtins.int = ...,
+        degraded_reason: _builtins.str = ...,
+        bad_entries: _builtins.int = ...,
+        read_errors: _builtins.int = ...,
+        write_errors: _builtins.int = ...,
+        delete_errors: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks_evicted", b"blocks_evicted", "blocks_failed", b"blocks_failed", "blocks_moved_in", b"blocks_moved_in", "degraded", b"degraded", "frames_cached", b"frames_cached", "frames_free", b"frames_free", "frames_pinned", b"frames_pinned", "frames_quarantined", b"frames_quarantined", "frames_total", b"frames_total", "pressure", b"pressure", "tier", b"tier"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bad_entries", b"bad_entries", "blocks_evicted", b"blocks_evicted", "blocks_failed", b"blocks_failed", "blocks_moved_in", b"blocks_moved_in", "bytes_total", b"bytes_total", "bytes_used", b"bytes_used", "degraded", b"degraded", "degraded_reason", b"degraded_reason", "delete_errors", b"delete_errors", "frames_cached", b"frames_cached", "frames_free", b"frames_free", "frames_idle", b"frames_idle", "frames_limbo", b"frames_limbo", "frames_pinned", b"frames_pinned", "frames_quarantined", b"frames_quarantined", "frames_total", b"frames_total", "frames_used", b"frames_used", "pressure", b"pressure", "read_errors", b"read_errors", "tier", b"tier", "write_errors", b"write_errors"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TierUsage: _TypeAlias = TierUsage  # noqa: Y015
+
+@_typing.final
+class SequenceUsage(_message.Message):
+    """Sequences of all engines: how many there are in which state; of the resident ones those
+    that don't run, and those that have a place in the queue for GPU frames. Then counters
+    since the start, of what engines asked for and of what the store did by itself (reliefs).
+    drops_for_room would have been swaps if there had been room below.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RESIDENT_FIELD_NUMBER: _builtins.int
+    SWAPPING_OUT_FIELD_NUMBER: _builtins.int
+    SWAPPED_FIELD_NUMBER: _builtins.int
+    SWAPPING_IN_FIELD_NUMBER: _builtins.int
+    DROPPED_FIELD_NUMBER: _builtins.int
+    IDLE_FIELD_NUMBER: _builtins.int
+    WAITING_FIELD_NUMBER: _builtins.int
+    SWAPS_OUT_FIELD_NUMBER: _builtins.int
+    SWAPS_IN_FIELD_NUMBER: _builtins.int
+    DROPS_FIELD_NUMBER: _builtins.int
+    DROPS_FOR_ROOM_FIELD_NUMBER: _builtins.int
+    RELIEFS_FIELD_NUMBER: _builtins.int
+    resident: _builtins.int
+    swapping_out: _builtins.int
+    swapped: _builtins.int
+    swapping_in: _builtins.int
+    dropped: _builtins.int
+    idle: _builtins.int
+    waiting: _builtins.int
+    swaps_out: _builtins.int
+    swaps_in: _builtins.int
+    drops: _builtins.int
+    drops_for_room: _builtins.int
+    reliefs: _builtins.int
+    def __init__(
+        self,
+        *,
+        resident: _builtins.int = ...,
+        swapping_out: _builtins.int = ...,
+        swapped: _builtins.int = ...,
+        swapping_in: _builtins.int = ...,
+        dropped: _builtins.int = ...,
+        idle: _builtins.int = ...,
+        waiting: _builtins.int = ...,
+        swaps_out: _builtins.int = ...,
+        swaps_in: _builtins.int = ...,
+        drops: _builtins.int = ...,
+        drops_for_room: _builtins.int = ...,
+        reliefs: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dropped", b"dropped", "drops", b"drops", "drops_for_room", b"drops_for_room", "idle", b"idle", "reliefs", b"reliefs", "resident", b"resident", "swapped", b"swapped", "swapping_in", b"swapping_in", "swapping_out", b"swapping_out", "swaps_in", b"swaps_in", "swaps_out", b"swaps_out", "waiting", b"waiting"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SequenceUsage: _TypeAlias = SequenceUsage  # noqa: Y015
+
+@_typing.final
+class PrefixUsage(_message.Message):
+    """Since the start. A sequence counts once, when it gets its first frames: how many blocks of
+    its prompt were looked for, and how many leading ones were found, by the tier of their
+    best copy. What it finds when it has to begin again counts no more.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SEQUENCES_ADMITTED_FIELD_NUMBER: _builtins.int
+    BLOCKS_QUERIED_FIELD_NUMBER: _builtins.int
+    GPU_BLOCKS_FIELD_NUMBER: _builtins.int
+    CPU_BLOCKS_FIELD_NUMBER: _builtins.int
+    DISK_BLOCKS_FIELD_NUMBER: _builtins.int
+    sequences_admitted: _builtins.int
+    blocks_queried: _builtins.int
+    gpu_blocks: _builtins.int
+    cpu_blocks: _builtins.int
+    disk_blocks: _builtins.int
+    def __init__(
+        self,
+        *,
+        sequences_admitted: _builtins.int = ...,
+        blocks_queried: _builtins.int = ...,
+        gpu_blocks: _builtins.int = ...,
+        cpu_blocks: _builtins.int = ...,
+        disk_blocks: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks_queried", b"blocks_queried", "cpu_blocks", b"cpu_blocks", "disk_blocks", b"disk_blocks", "gpu_blocks", b"gpu_blocks", "sequences_admitted", b"sequences_admitted"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PrefixUsage: _TypeAlias = PrefixUsage  # noqa: Y015
+
+@_typing.final
+class LinkUsage(_message.Message):
+    """From one tier to its neighbour, since the start; and what is under way now."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SOURCE_FIELD_NUMBER: _builtins.int
+    TARGET_FIELD_NUMBER: _builtins.int
+    TRANSFERS_FIELD_NUMBER: _builtins.int
+    BLOCKS_STARTED_FIELD_NUMBER: _builtins.int
+    BLOCKS_MOVED_FIELD_NUMBER: _builtins.int
+    BLOCKS_FAILED_FIELD_NUMBER: _builtins.int
+    BYTES_MOVED_FIELD_NUMBER: _builtins.int
+    BLOCKS_UNDER_WAY_FIELD_NUMBER: _builtins.int
+    SECONDS_FIELD_NUMBER: _builtins.int
+    TRANSFERS_QUEUED_FIELD_NUMBER: _builtins.int
+    BYTES_IN_FLIGHT_FIELD_NUMBER: _builtins.int
+    WAIT_SECONDS_FIELD_NUMBER: _builtins.int
+    BUSY_SECONDS_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    RATE_FIELD_NUMBER: _builtins.int
+    source: Global___Tier.ValueType
+    target: Global___Tier.ValueType
+    transfers: _builtins.int
+    blocks_started: _builtins.int
+    blocks_moved: _builtins.int
+    blocks_failed: _builtins.int
+    bytes_moved: _builtins.int
+    blocks_under_way: _builtins.int
+    seconds: _builtins.float
+    """From the start of a transfer, as the store saw it, to its end: waiting included."""
+    transfers_queued: _builtins.int
+    """Now, in the mover: transfers that have blocks left to begin, and bytes of all that
+    have not ended.
+    """
+    bytes_in_flight: _builtins.int
+    wait_seconds: _builtins.float
+    """Since the start: how long transfers waited for their first block, and how long the
+    link was at work, waits for its limit included.
+    """
+    busy_seconds: _builtins.float
+    @_builtins.property
+    def limit(self) -> Global___RateLimit: ...
+    @_builtins.property
+    def rate(self) -> Global___LinkRate: ...
+    def __init__(
+        self,
+        *,
+        source: Global___Tier.ValueType = ...,
+        target: Global___Tier.ValueType = ...,
+        transfers: _builtins.int = ...,
+        blocks_started: _builtins.int = ...,
+        blocks_moved: _builtins.int = ...,
+        blocks_failed: _builtins.int = ...,
+        bytes_moved: _builtins.int = ...,
+        blocks_under_way: _builtins.int = ...,
+        seconds: _builtins.float = ...,
+        transfers_queued: _builtins.int = ...,
+        bytes_in_flight: _builtins.int = ...,
+        wait_seconds: _builtins.float = ...,
+        busy_seconds: _builtins.float = ...,
+        limit: Global___RateLimit | None = ...,
+        rate: Global___LinkRate | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["limit", b"limit", "rate", b"rate"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks_failed", b"blocks_failed", "blocks_moved", b"blocks_moved", "blocks_started", b"blocks_started", "blocks_under_way", b"blocks_under_way", "busy_seconds", b"busy_seconds", "bytes_in_flight", b"bytes_in_flight", "bytes_moved", b"bytes_moved", "limit", b"limit", "rate", b"rate", "seconds", b"seconds", "source", b"source", "target", b"target", "transfers", b"transfers", "transfers_queued", b"transfers_queued", "wait_seconds", b"wait_seconds"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LinkUsage: _TypeAlias = LinkUsage  # noqa: Y015
+
+@_typing.final
+class LinkRate(_message.Message):
+    """What a link can do, as measured: n bytes take fixed_seconds + n / bandwidth. 0: not known."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class ConcurrentEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.int
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.int = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    BANDWIDTH_BYTES_PER_SECOND_FIELD_NUMBER: _builtins.int
+    FIXED_SECONDS_FIELD_NUMBER: _builtins.int
+    SAMPLES_FIELD_NUMBER: _builtins.int
+    CONCURRENT_FIELD_NUMBER: _builtins.int
+    BOTH_WAYS_SHARE_FIELD_NUMBER: _builtins.int
+    bandwidth_bytes_per_second: _builtins.float
+    fixed_seconds: _builtins.float
+    samples: _builtins.int
+    """Measurements so far, those of earlier runs included."""
+    both_ways_share: _builtins.float
+    """What is left of the bandwidth while the opposite link moves as much."""
+    @_builtins.property
+    def concurrent(self) -> _containers.ScalarMap[_builtins.int, _builtins.float]:
+        """Bytes a second of so many transfers at once, all together."""
+
+    def __init__(
+        self,
+        *,
+        bandwidth_bytes_per_second: _builtins.float = ...,
+        fixed_seconds: _builtins.float = ...,
+        samples: _builtins.int = ...,
+        concurrent: _abc.Mapping[_builtins.int, _builtins.float] | None = ...,
+        both_ways_share: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bandwidth_bytes_per_second", b"bandwidth_bytes_per_second", "both_ways_share", b"both_ways_share", "concurrent", b"concurrent", "fixed_seconds", b"fixed_seconds", "samples", b"samples"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LinkRate: _TypeAlias = LinkRate  # noqa: Y015
+
+@_typing.final
+class StepUsage(_message.Message):
+    """Since the start. Retries count, refused steps don't. Seconds in the store, and from the
+    request's bytes to the answer's.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STEPS_FIELD_NUMBER: _builtins.int
+    OPERATIONS_FIELD_NUMBER: _builtins.int
+    STORE_SECONDS_FIELD_NUMBER: _builtins.int
+    CALL_SECONDS_FIELD_NUMBER: _builtins.int
+    steps: _builtins.int
+    operations: _builtins.int
+    store_seconds: _builtins.float
+    call_seconds: _builtins.float
+    def __init__(
+        self,
+        *,
+        steps: _builtins.int = ...,
+        operations: _builtins.int = ...,
+        store_seconds: _builtins.float = ...,
+        call_seconds: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call_seconds", b"call_seconds", "operations", b"operations", "steps", b"steps", "store_seconds", b"store_seconds"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StepUsage: _TypeAlias = StepUsage  # noqa: Y015
 
 @_typing.final
 class EngineUsage(_message.Message):
@@ -1725,3 +2054,160 @@ class Decision(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Decision: _TypeAlias = Decision  # noqa: Y015
+
+@_typing.final
+class UpdateLimitsRequest(_message.Message):
+    """--------------------------------------------------------------- operation"""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LIMITS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def limits(self) -> Global___Limits: ...
+    def __init__(
+        self,
+        *,
+        limits: Global___Limits | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["limits", b"limits"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["limits", b"limits"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UpdateLimitsRequest: _TypeAlias = UpdateLimitsRequest  # noqa: Y015
+
+@_typing.final
+class Limits(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class RatesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        @_builtins.property
+        def value(self) -> Global___RateLimit: ...
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: Global___RateLimit | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["value", b"value"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class HighWatermarkEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class LowWatermarkEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    RATES_FIELD_NUMBER: _builtins.int
+    HIGH_WATERMARK_FIELD_NUMBER: _builtins.int
+    LOW_WATERMARK_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def rates(self) -> _containers.MessageMap[_builtins.str, Global___RateLimit]:
+        """By link, of those that the service has: "gpu_to_cpu", "cpu_to_gpu", "cpu_to_disk",
+        "disk_to_cpu".
+        """
+
+    @_builtins.property
+    def high_watermark(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
+        """By tier, "gpu" or "cpu": pressure is HIGH from this share of its frames in use on, and
+        LOW again below the other.
+        """
+
+    @_builtins.property
+    def low_watermark(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]: ...
+    def __init__(
+        self,
+        *,
+        rates: _abc.Mapping[_builtins.str, Global___RateLimit] | None = ...,
+        high_watermark: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+        low_watermark: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["high_watermark", b"high_watermark", "low_watermark", b"low_watermark", "rates", b"rates"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Limits: _TypeAlias = Limits  # noqa: Y015
+
+@_typing.final
+class RateLimit(_message.Message):
+    """The most that a link moves in any second, to 5 %. A single block is never cut on its way
+    to or from the disk; one that is more than the limit gives in a second is paid for after.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BYTES_PER_SECOND_FIELD_NUMBER: _builtins.int
+    SHARE_FIELD_NUMBER: _builtins.int
+    UNLIMITED_FIELD_NUMBER: _builtins.int
+    EFFECTIVE_BYTES_PER_SECOND_FIELD_NUMBER: _builtins.int
+    bytes_per_second: _builtins.int
+    """At least 1."""
+    share: _builtins.float
+    """Of the link's measured bandwidth, above 0, at most 1: follows what is measured."""
+    unlimited: _builtins.bool
+    """true"""
+    effective_bytes_per_second: _builtins.int
+    """Output only: what it comes to now. 0: no limit, or a share of what is not known yet."""
+    def __init__(
+        self,
+        *,
+        bytes_per_second: _builtins.int = ...,
+        share: _builtins.float = ...,
+        unlimited: _builtins.bool = ...,
+        effective_bytes_per_second: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["bytes_per_second", b"bytes_per_second", "kind", b"kind", "share", b"share", "unlimited", b"unlimited"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_per_second", b"bytes_per_second", "effective_bytes_per_second", b"effective_bytes_per_second", "kind", b"kind", "share", b"share", "unlimited", b"unlimited"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["bytes_per_second", "share", "unlimited"]  # noqa: Y015
+    _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
+
+Global___RateLimit: _TypeAlias = RateLimit  # noqa: Y015

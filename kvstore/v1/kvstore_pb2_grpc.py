@@ -95,6 +95,11 @@ class KVStoreStub:
                 request_serializer=kvstore_dot_v1_dot_kvstore__pb2.GetUsageRequest.SerializeToString,
                 response_deserializer=kvstore_dot_v1_dot_kvstore__pb2.Usage.FromString,
                 _registered_method=True)
+        self.UpdateLimits = channel.unary_unary(
+                '/kvstore.v1.KVStore/UpdateLimits',
+                request_serializer=kvstore_dot_v1_dot_kvstore__pb2.UpdateLimitsRequest.SerializeToString,
+                response_deserializer=kvstore_dot_v1_dot_kvstore__pb2.Limits.FromString,
+                _registered_method=True)
 
 
 class KVStoreServicer:
@@ -210,6 +215,18 @@ class KVStoreServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def UpdateLimits(self, request, context):
+        """--- Operation. ---
+
+        Sets limits of links and watermarks of tiers while the service runs: they hold for
+        transfers under way too. What is absent stays as it is, so an empty request only
+        asks. Answers with all that hold now.
+        Errors: INVALID_ARGUMENT FIELD_INVALID.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_KVStoreServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -272,6 +289,11 @@ def add_KVStoreServicer_to_server(servicer, server):
                     servicer.GetUsage,
                     request_deserializer=kvstore_dot_v1_dot_kvstore__pb2.GetUsageRequest.FromString,
                     response_serializer=kvstore_dot_v1_dot_kvstore__pb2.Usage.SerializeToString,
+            ),
+            'UpdateLimits': grpc.unary_unary_rpc_method_handler(
+                    servicer.UpdateLimits,
+                    request_deserializer=kvstore_dot_v1_dot_kvstore__pb2.UpdateLimitsRequest.FromString,
+                    response_serializer=kvstore_dot_v1_dot_kvstore__pb2.Limits.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -599,6 +621,33 @@ class KVStore:
             '/kvstore.v1.KVStore/GetUsage',
             kvstore_dot_v1_dot_kvstore__pb2.GetUsageRequest.SerializeToString,
             kvstore_dot_v1_dot_kvstore__pb2.Usage.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UpdateLimits(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/kvstore.v1.KVStore/UpdateLimits',
+            kvstore_dot_v1_dot_kvstore__pb2.UpdateLimitsRequest.SerializeToString,
+            kvstore_dot_v1_dot_kvstore__pb2.Limits.FromString,
             options,
             channel_credentials,
             insecure,

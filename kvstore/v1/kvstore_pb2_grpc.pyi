@@ -104,6 +104,14 @@ class KVStoreStub:
     """
     GetUsage: _grpc.UnaryUnaryMultiCallable[_kvstore_pb2.GetUsageRequest, _kvstore_pb2.Usage]
     """--- Observation. ---"""
+    UpdateLimits: _grpc.UnaryUnaryMultiCallable[_kvstore_pb2.UpdateLimitsRequest, _kvstore_pb2.Limits]
+    """--- Operation. ---
+
+    Sets limits of links and watermarks of tiers while the service runs: they hold for
+    transfers under way too. What is absent stays as it is, so an empty request only
+    asks. Answers with all that hold now.
+    Errors: INVALID_ARGUMENT FIELD_INVALID.
+    """
 
 @_typing.type_check_only
 class KVStoreAsyncStub(KVStoreStub):
@@ -165,6 +173,14 @@ class KVStoreAsyncStub(KVStoreStub):
     """
     GetUsage: _aio.UnaryUnaryMultiCallable[_kvstore_pb2.GetUsageRequest, _kvstore_pb2.Usage]  # type: ignore[assignment]
     """--- Observation. ---"""
+    UpdateLimits: _aio.UnaryUnaryMultiCallable[_kvstore_pb2.UpdateLimitsRequest, _kvstore_pb2.Limits]  # type: ignore[assignment]
+    """--- Operation. ---
+
+    Sets limits of links and watermarks of tiers while the service runs: they hold for
+    transfers under way too. What is absent stays as it is, so an empty request only
+    asks. Answers with all that hold now.
+    Errors: INVALID_ARGUMENT FIELD_INVALID.
+    """
 
 class KVStoreServicer(metaclass=_abc_1.ABCMeta):
     """--- Engine: one attached process and everything it holds. ---"""
@@ -295,5 +311,19 @@ class KVStoreServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_kvstore_pb2.Usage, _abc.Awaitable[_kvstore_pb2.Usage]]:
         """--- Observation. ---"""
+
+    @_abc_1.abstractmethod
+    def UpdateLimits(
+        self,
+        request: _kvstore_pb2.UpdateLimitsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_kvstore_pb2.Limits, _abc.Awaitable[_kvstore_pb2.Limits]]:
+        """--- Operation. ---
+
+        Sets limits of links and watermarks of tiers while the service runs: they hold for
+        transfers under way too. What is absent stays as it is, so an empty request only
+        asks. Answers with all that hold now.
+        Errors: INVALID_ARGUMENT FIELD_INVALID.
+        """
 
 def add_KVStoreServicer_to_server(servicer: KVStoreServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -27,11 +27,12 @@ from kvstore.core.types import (
     Tier,
 )
 from kvstore.core.usage import EngineUsage, TierUsage, Usage
+from kvstore.observe.counting import Counts
 from kvstore.server import clock
 from kvstore.server.decode import decode_attach, decode_detach, decode_keep_alive, decode_lookup
 from kvstore.server.decode_step import decode_allocate, decode_single, decode_step
 from kvstore.server.encode import encode_keep_alive, encode_lookup, encode_step
-from kvstore.server.encode_usage import encode_usage
+from kvstore.server.encode_usage import Facts, encode_usage
 from kvstore.v1 import kvstore_pb2 as pb
 
 ENGINE = EngineId("01234567-89ab-4cde-8f01-23456789abcd")
@@ -370,10 +371,11 @@ def test_usage_is_encoded() -> None:
         frames_quarantined=2,
         pids=(3, 4),
     )
-    message = encode_usage(Usage(revision=Revision(1), tiers=(tier,), engines=(engine,)), 5, {Tier.DISK})
+    usage = Usage(revision=Revision(1), tiers=(tier,), engines=(engine,))
+    message = encode_usage(usage, Counts(), Facts(store_epoch=5, build="b", start_wall=1.5))
     assert (message.revision, message.store_epoch) == (1, 5)
     [told] = message.tiers
-    assert (told.tier, told.degraded, told.pressure) == (pb.TIER_DISK, True, pb.PRESSURE_HIGH)
+    assert (told.tier, told.pressure) == (pb.TIER_DISK, pb.PRESSURE_HIGH)
     counts = [told.frames_total, told.frames_free, told.frames_cached, told.frames_pinned]
     moves = [told.frames_quarantined, told.blocks_moved_in, told.blocks_failed, told.blocks_evicted]
     assert counts + moves == [1, 2, 3, 4, 5, 6, 7, 8]

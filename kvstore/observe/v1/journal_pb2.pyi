@@ -365,6 +365,9 @@ class Event(_message.Message):
     TETHERS_CLOSED_FIELD_NUMBER: _builtins.int
     TRANSFER_ENDED_FIELD_NUMBER: _builtins.int
     BLOCKS_FOUND_FIELD_NUMBER: _builtins.int
+    FRAMES_RETURNED_FIELD_NUMBER: _builtins.int
+    BLOCKS_LOST_FIELD_NUMBER: _builtins.int
+    SET_LIMITS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def attach(self) -> Global___Attach: ...
     @_builtins.property
@@ -387,6 +390,12 @@ class Event(_message.Message):
     def transfer_ended(self) -> Global___TransferEnded: ...
     @_builtins.property
     def blocks_found(self) -> Global___BlocksFound: ...
+    @_builtins.property
+    def frames_returned(self) -> Global___FramesReturned: ...
+    @_builtins.property
+    def blocks_lost(self) -> Global___BlocksLost: ...
+    @_builtins.property
+    def set_limits(self) -> Global___SetLimits: ...
     def __init__(
         self,
         *,
@@ -401,12 +410,15 @@ class Event(_message.Message):
         tethers_closed: Global___TethersClosed | None = ...,
         transfer_ended: Global___TransferEnded | None = ...,
         blocks_found: Global___BlocksFound | None = ...,
+        frames_returned: Global___FramesReturned | None = ...,
+        blocks_lost: Global___BlocksLost | None = ...,
+        set_limits: Global___SetLimits | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["attach", b"attach", "blocks_found", b"blocks_found", "detach", b"detach", "keep_alive", b"keep_alive", "kind", b"kind", "lookup", b"lookup", "single", b"single", "step", b"step", "tether_opened", b"tether_opened", "tethers_closed", b"tethers_closed", "tick", b"tick", "transfer_ended", b"transfer_ended"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["attach", b"attach", "blocks_found", b"blocks_found", "blocks_lost", b"blocks_lost", "detach", b"detach", "frames_returned", b"frames_returned", "keep_alive", b"keep_alive", "kind", b"kind", "lookup", b"lookup", "set_limits", b"set_limits", "single", b"single", "step", b"step", "tether_opened", b"tether_opened", "tethers_closed", b"tethers_closed", "tick", b"tick", "transfer_ended", b"transfer_ended"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attach", b"attach", "blocks_found", b"blocks_found", "detach", b"detach", "keep_alive", b"keep_alive", "kind", b"kind", "lookup", b"lookup", "single", b"single", "step", b"step", "tether_opened", b"tether_opened", "tethers_closed", b"tethers_closed", "tick", b"tick", "transfer_ended", b"transfer_ended"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attach", b"attach", "blocks_found", b"blocks_found", "blocks_lost", b"blocks_lost", "detach", b"detach", "frames_returned", b"frames_returned", "keep_alive", b"keep_alive", "kind", b"kind", "lookup", b"lookup", "set_limits", b"set_limits", "single", b"single", "step", b"step", "tether_opened", b"tether_opened", "tethers_closed", b"tethers_closed", "tick", b"tick", "transfer_ended", b"transfer_ended"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["attach", "keep_alive", "detach", "step", "single", "lookup", "tick", "tether_opened", "tethers_closed", "transfer_ended", "blocks_found"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["attach", "keep_alive", "detach", "step", "single", "lookup", "tick", "tether_opened", "tethers_closed", "transfer_ended", "blocks_found", "frames_returned", "blocks_lost", "set_limits"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -631,6 +643,54 @@ class TetherOpened(_message.Message):
 Global___TetherOpened: _TypeAlias = TetherOpened  # noqa: Y015
 
 @_typing.final
+class SetLimits(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TIME_FIELD_NUMBER: _builtins.int
+    WATERMARKS_FIELD_NUMBER: _builtins.int
+    time: _builtins.float
+    @_builtins.property
+    def watermarks(self) -> _containers.RepeatedCompositeFieldContainer[Global___Watermarks]: ...
+    def __init__(
+        self,
+        *,
+        time: _builtins.float = ...,
+        watermarks: _abc.Iterable[Global___Watermarks] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["time", b"time", "watermarks", b"watermarks"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetLimits: _TypeAlias = SetLimits  # noqa: Y015
+
+@_typing.final
+class Watermarks(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TIER_FIELD_NUMBER: _builtins.int
+    HIGH_FIELD_NUMBER: _builtins.int
+    LOW_FIELD_NUMBER: _builtins.int
+    tier: _builtins.int
+    high: _builtins.float
+    low: _builtins.float
+    def __init__(
+        self,
+        *,
+        tier: _builtins.int = ...,
+        high: _builtins.float = ...,
+        low: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["high", b"high", "low", b"low", "tier", b"tier"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Watermarks: _TypeAlias = Watermarks  # noqa: Y015
+
+@_typing.final
 class TethersClosed(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -659,24 +719,77 @@ class TransferEnded(_message.Message):
     TIME_FIELD_NUMBER: _builtins.int
     TRANSFER_FIELD_NUMBER: _builtins.int
     FAILED_FIELD_NUMBER: _builtins.int
+    LATE_FIELD_NUMBER: _builtins.int
     time: _builtins.float
     transfer: _builtins.int
     @_builtins.property
     def failed(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def late(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     def __init__(
         self,
         *,
         time: _builtins.float = ...,
         transfer: _builtins.int = ...,
         failed: _abc.Iterable[_builtins.int] | None = ...,
+        late: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["failed", b"failed", "time", b"time", "transfer", b"transfer"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["failed", b"failed", "late", b"late", "time", b"time", "transfer", b"transfer"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TransferEnded: _TypeAlias = TransferEnded  # noqa: Y015
+
+@_typing.final
+class FramesReturned(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TIME_FIELD_NUMBER: _builtins.int
+    TRANSFER_FIELD_NUMBER: _builtins.int
+    POSITIONS_FIELD_NUMBER: _builtins.int
+    time: _builtins.float
+    transfer: _builtins.int
+    @_builtins.property
+    def positions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        time: _builtins.float = ...,
+        transfer: _builtins.int = ...,
+        positions: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["positions", b"positions", "time", b"time", "transfer", b"transfer"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FramesReturned: _TypeAlias = FramesReturned  # noqa: Y015
+
+@_typing.final
+class BlocksLost(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TIME_FIELD_NUMBER: _builtins.int
+    KEYS_FIELD_NUMBER: _builtins.int
+    time: _builtins.float
+    @_builtins.property
+    def keys(self) -> _containers.RepeatedCompositeFieldContainer[Global___StoredKey]: ...
+    def __init__(
+        self,
+        *,
+        time: _builtins.float = ...,
+        keys: _abc.Iterable[Global___StoredKey] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["keys", b"keys", "time", b"time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BlocksLost: _TypeAlias = BlocksLost  # noqa: Y015
 
 @_typing.final
 class BlocksFound(_message.Message):
@@ -1048,6 +1161,7 @@ class Effects(_message.Message):
     DELETES_FIELD_NUMBER: _builtins.int
     WAKE_FIELD_NUMBER: _builtins.int
     NOTES_FIELD_NUMBER: _builtins.int
+    ADMITTED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def answer(self) -> Global___Answer: ...
     @_builtins.property
@@ -1058,6 +1172,8 @@ class Effects(_message.Message):
     def wake(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
     def notes(self) -> _containers.RepeatedCompositeFieldContainer[Global___DiskNote]: ...
+    @_builtins.property
+    def admitted(self) -> _containers.RepeatedCompositeFieldContainer[Global___Admitted]: ...
     def __init__(
         self,
         *,
@@ -1066,14 +1182,43 @@ class Effects(_message.Message):
         deletes: _abc.Iterable[Global___DiskDelete] | None = ...,
         wake: _abc.Iterable[_builtins.str] | None = ...,
         notes: _abc.Iterable[Global___DiskNote] | None = ...,
+        admitted: _abc.Iterable[Global___Admitted] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "deletes", b"deletes", "notes", b"notes", "transfers", b"transfers", "wake", b"wake"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admitted", b"admitted", "answer", b"answer", "deletes", b"deletes", "notes", b"notes", "transfers", b"transfers", "wake", b"wake"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Effects: _TypeAlias = Effects  # noqa: Y015
+
+@_typing.final
+class Admitted(_message.Message):
+    """The first frames of a sequence: blocks looked for in the index, and those found by tier."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SEQUENCE_FIELD_NUMBER: _builtins.int
+    BLOCKS_QUERIED_FIELD_NUMBER: _builtins.int
+    TIER_BLOCKS_FIELD_NUMBER: _builtins.int
+    sequence: _builtins.int
+    blocks_queried: _builtins.int
+    @_builtins.property
+    def tier_blocks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        sequence: _builtins.int = ...,
+        blocks_queried: _builtins.int = ...,
+        tier_blocks: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks_queried", b"blocks_queried", "sequence", b"sequence", "tier_blocks", b"tier_blocks"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Admitted: _TypeAlias = Admitted  # noqa: Y015
 
 @_typing.final
 class Answer(_message.Message):
@@ -1648,9 +1793,11 @@ class Transfer(_message.Message):
     SOURCE_FRAMES_FIELD_NUMBER: _builtins.int
     TARGET_FRAMES_FIELD_NUMBER: _builtins.int
     KEYS_FIELD_NUMBER: _builtins.int
+    URGENCY_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     source: _builtins.int
     target: _builtins.int
+    urgency: _builtins.int
     @_builtins.property
     def source_frames(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
@@ -1666,10 +1813,11 @@ class Transfer(_message.Message):
         source_frames: _abc.Iterable[_builtins.int] | None = ...,
         target_frames: _abc.Iterable[_builtins.int] | None = ...,
         keys: _abc.Iterable[Global___StoredKey] | None = ...,
+        urgency: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "keys", b"keys", "source", b"source", "source_frames", b"source_frames", "target", b"target", "target_frames", b"target_frames"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "keys", b"keys", "source", b"source", "source_frames", b"source_frames", "target", b"target", "target_frames", b"target_frames", "urgency", b"urgency"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,87 @@
+"""What waits for a link between two neighbouring tiers, by urgency.
+
+Each urgency has a lane of its own on its link, with transfers of its own under way: so what an engine
+asked for never stands behind what the store does by itself.
+
+A lane holds rows, not promises: what is to be done for a row is read off its replicas when its turn
+comes, and a row that needs nothing any more (freed, evicted, moved by another) is passed over. So
+nothing has to be taken out of a lane. A row stands in it once at the most.
+"""
+
+from collections import Counter, OrderedDict
+from collections.abc import Iterable
+
+import numpy as np
+
+from kvstore.core.blocks import Rows
+from kvstore.core.config import StoreConfig
+from kvstore.core.types import ASKED, BACKGROUND, CPU, DISK, GPU, NEEDED, PREFETCH, Tier, Urgency
+
+__all__ = ["COPY", "LOAD", "ORDER", "READ", "WRITE", "Lane", "Link", "make_lanes", "transfers_max"]
+
+Link = tuple[Tier, Tier]
+COPY: Link = (GPU, CPU)
+LOAD: Link = (CPU, GPU)
+READ: Link = (DISK, CPU)
+WRITE: Link = (CPU, DISK)
+
+# Ways up first: a waiting engine's load is not held up by room that a way down takes. LOAD passes
+# on to READ what the CPU tier does not have, and READ back to LOAD what it has meanwhile.
+ORDER: tuple[tuple[Link, Urgency], ...] = (
+    (LOAD, ASKED),
+    (READ, ASKED),
+    (LOAD, ASKED),
+    (COPY, NEEDED),
+    (LOAD, PREFETCH),
+    (READ, PREFETCH),
+    (LOAD, PREFETCH),
+    (COPY, BACKGROUND),
+    (WRITE, BACKGROUND),
+)
+
+
+class Lane:
+    """Rows of one urgency that wait for one link, and how many transfers they have under way."""
+
+    def __init__(self, link: Link, urgency: Urgency, under_way_max: int) -> None:
+        self.link = link
+        self.urgency = urgency
+        self.under_way_max = under_way_max
+        self.under_way = 0
+        self.rows: OrderedDict[int, None] = OrderedDict()
+        # Rows were put back: nothing is tried again before something has changed.
+        self.stalled = False
+
+    def add(self, rows: Iterable[int]) -> None:
+        """Rows that wait already keep their place."""
+        self.rows.update(dict.fromkeys(rows))
+
+    def take(self, count: int) -> Rows:
+        """The next rows."""
+        rows = self.rows
+        return np.array([rows.popitem(last=False)[0] for _ in range(min(count, len(rows)))], np.intp)
+
+    def put_back(self, rows: Rows) -> None:
+        """These find no room now."""
+        if rows.size:
+            for row in rows[::-1].tolist():
+                self.rows[row] = None
+                self.rows.move_to_end(row, last=False)
+            self.stalled = True
+
+    @property
+    def may_begin(self) -> bool:
+        """Whether something waits that could be begun now."""
+        return bool(self.rows) and not self.stalled and self.under_way < self.under_way_max
+
+
+def make_lanes(config: StoreConfig) -> dict[tuple[Link, Urgency], Lane]:
+    """Writes go one at a time: a block is written with or after its parent."""
+    most = config.transfers_per_link_max
+    return {(link, urgency): Lane(link, urgency, 1 if link == WRITE else most) for link, urgency in ORDER}
+
+
+def transfers_max(config: StoreConfig) -> int:
+    """Under way in one link at once, of all urgencies."""
+    urgencies = Counter(link for link, _ in set(ORDER))
+    return config.transfers_per_link_max * max(urgencies.values())

@@ -1,0 +1,271 @@
+"""One direction between two tiers: its transfers, the threads that do them by pieces, what it has moved.
+
+A thread takes the next piece of whose turn it is, so a transfer under way gives way to a more urgent one
+after a piece. Each transfer ends exactly once, whatever happens to its pieces.
+"""
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+from kvstore.core.effects import DiskDelete, Transfer
+from kvstore.core.errors import CheckFailed, check
+from kvstore.core.types import TransferId, Urgency
+from kvstore.tiers.moves import Move, Part, PieceEnd, block_count
+from kvstore.tiers.pacing import Clock, RealClock, TokenBucket
+from kvstore.tiers.turns import GiveWay, Job, Piece, Turns
+
+__all__ = ["TRANSFERS_MAX", "Ended", "Mover", "MoverCounts", "MoverSetup", "Returned"]
+
+log = logging.getLogger(__name__)
+
+# A transfer's end: its id, the positions in it that failed, and of these the late ones, whose target frames
+# a device may still write. Called in a mover's thread.
+Ended = Callable[[TransferId, tuple[int, ...], tuple[int, ...]], None]
+# Late positions that no device writes any more. Called after their transfer's end, in any thread.
+Returned = Callable[[TransferId, tuple[int, ...]], None]
+Delete = Callable[[DiskDelete], None]
+# Transfers in a mover at once: far above what the core starts, so more are a bug in it.
+TRANSFERS_MAX = 64
+
+
+@dataclass(slots=True)
+class MoverCounts:
+    """Since the start. Waits are from being given a transfer to its first piece."""
+
+    bytes_moved: int = 0
+    blocks_moved: int = 0
+    blocks_failed: int = 0
+    transfers_begun: int = 0
+    wait_seconds: float = 0.0
+    # Of all threads together, waits for the limit included.
+    busy_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoverSetup:
+    """What a mover does, and within which bounds. `piece_bytes` 0: a transfer is one piece."""
+
+    name: str
+    move: Move
+    frame_bytes: int
+    piece_bytes: int
+    ended: Ended
+    returned: Returned
+    bucket: TokenBucket
+    delete: Delete | None = None
+    threads: int = 1
+    # Bytes of all its transfers; 0: no bound but that on their number.
+    in_flight_bytes_max: int = 0
+    # Told what a piece took, without waits: bytes and seconds.
+    measured: Callable[[int, float], None] | None = None
+    # Among these it gives way; or its asked-for transfers are what others give way to.
+    gives_way: GiveWay | None = None
+    is_given_way: GiveWay | None = None
+    clock: Clock = field(default_factory=RealClock)
+
+
+class Mover:
+    def __init__(self, setup: MoverSetup) -> None:
+        self.error: BaseException | None = None
+        self.counts = MoverCounts()
+        self._setup = setup
+        self._clock = setup.clock
+        self._turns = Turns()
+        self._changed = threading.Condition()
+        # Held while an end or a return is told, so that they are told in their order.
+        self._telling = threading.Lock()
+        self._stopping = False
+        self._open = 0
+        self._bytes_in_flight = 0
+        # Daemons: a thread that hangs in a dead disk must not keep the process from ending.
+        self._threads = [
+            threading.Thread(target=self._run, name=f"kvstore-{setup.name}-{number}", daemon=True)
+            for number in range(setup.threads)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def transfers_queued(self) -> int:
+        """Those that have pieces left to begin."""
+        return len(self._turns)
+
+    @property
+    def bytes_in_flight(self) -> int:
+        """Of transfers that were given and have not ended."""
+        return self._bytes_in_flight
+
+    def put(self, transfer: Transfer) -> None:
+        """Returns at once."""
+        count = block_count(transfer)
+        size, most = count * self._setup.frame_bytes, self._setup.in_flight_bytes_max
+        piece = (
+            max(1, self._setup.piece_bytes // self._setup.frame_bytes) if self._setup.piece_bytes else count
+        )
+        job = Job(transfer, count, max(1, piece), self._clock.now())
+        with self._changed:
+            check(not self._stopping, f"transfer {transfer.id} after the end of {self._setup.name}")
+            check(self._open < TRANSFERS_MAX, f"{self._open} transfers in flight in {self._setup.name}")
+            # One alone may be larger: a block is never cut.
+            fits = not most or not self._bytes_in_flight or self._bytes_in_flight + size <= most
+            check(fits, f"{self._bytes_in_flight} + {size} bytes in flight in {self._setup.name}")
+            self._open += 1
+            self._bytes_in_flight += size
+            self._count_asked(job, 1)
+            self._turns.add(job)
+            self._changed.notify()
+
+    def put_delete(self, delete: DiskDelete) -> None:
+        with self._changed:
+            check(not self._stopping, f"a delete after the end of {self._setup.name}")
+            check(self._setup.delete is not None, f"{self._setup.name} deletes nothing")
+            self._turns.add(Job(delete, 1, 1, self._clock.now()))
+            self._changed.notify()
+
+    def put_stop(self) -> None:
+        """No more is taken; what there is gets done, and no limit delays it."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        self._setup.bucket.close()
+
+    def alive(self) -> bool:
+        return self.error is None and (self._stopping or all(thread.is_alive() for thread in self._threads))
+
+    def join(self, timeout: float) -> bool:
+        """After `put_stop`: waits so long; what was not begun by then ends as failed.
+
+        False: a thread hangs in a call.
+        """
+        deadline = self._clock.now() + timeout
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - self._clock.now()))
+        given_up: list[Job] = []
+        with self._changed:
+            for job in self._turns.drain():
+                job.failed.update(range(job.next, job.count))
+                job.next = job.count
+                if not job.pieces_running:
+                    given_up.append(job)
+        for job in given_up:
+            self._end(job)
+        return not any(thread.is_alive() for thread in self._threads)
+
+    # --- In the mover's threads.
+
+    def _run(self) -> None:
+        while (piece := self._next()) is not None:
+            self._do(piece)
+
+    def _next(self) -> Piece | None:
+        """Waits for the next piece. None: there are no more."""
+        with self._changed:
+            while True:
+                job = self._turns.first()
+                if job is None:
+                    if self._stopping:
+                        return None
+                    self._clock.wait(self._changed, None)
+                    continue
+                now = self._clock.now()
+                hold = self._hold_seconds(job, now)
+                if hold <= 0:
+                    break
+                self._clock.wait(self._changed, hold)
+            if not job.next and isinstance(job.work, Transfer):
+                self.counts.transfers_begun += 1
+                self.counts.wait_seconds += now - job.queued_at
+            piece = self._turns.take()
+            if self._turns:  # For the other threads, if there are any.
+                self._changed.notify()
+            return piece
+
+    def _hold_seconds(self, job: Job, now: float) -> float:
+        if self._setup.gives_way is None or self._stopping:
+            return 0.0
+        return self._setup.gives_way.hold_seconds(job.urgency, now)
+
+    def _do(self, piece: Piece) -> None:
+        """Whatever happens, the piece ends and the thread goes on."""
+        job, began = piece.job, self._clock.now()
+        end = PieceEnd(failed=tuple(range(piece.start, piece.stop)))
+        try:
+            if isinstance(job.work, Transfer):
+                end = self._setup.move(self._part(job, job.work, piece))
+            elif self._setup.delete is not None:
+                self._setup.delete(job.work)
+        except BaseException as error:
+            log.exception("%s: failed: %s", self._setup.name, job.work)
+            if isinstance(error, CheckFailed) or not isinstance(error, Exception):
+                self.error = error
+        self._ended_piece(piece, end, began)
+
+    def _part(self, job: Job, transfer: Transfer, piece: Piece) -> Part:
+        return Part(
+            transfer=transfer,
+            start=piece.start,
+            stop=piece.stop,
+            bucket=self._setup.bucket,
+            clock=self._clock,
+            returned=partial(self._came_back, job),
+        )
+
+    def _ended_piece(self, piece: Piece, end: PieceEnd, began: float) -> None:
+        job, now = piece.job, self._clock.now()
+        is_transfer = isinstance(job.work, Transfer)
+        blocks = piece.stop - piece.start - len(end.failed)
+        size = blocks * self._setup.frame_bytes
+        with self._changed:
+            job.pieces_running -= 1
+            if is_transfer:
+                job.failed.update(end.failed)
+                job.late.update(end.late)
+                self.counts.blocks_moved += blocks
+                self.counts.blocks_failed += len(end.failed)
+                self.counts.bytes_moved += size
+            self.counts.busy_seconds += now - began
+            is_over = job.is_taken and not job.pieces_running
+            if self._setup.gives_way is not None:
+                self._setup.gives_way.ended(job.urgency, now, now - began)
+        if is_transfer and not end.failed and end.seconds > 0 and self._setup.measured is not None:
+            self._setup.measured(size, end.seconds)
+        if is_over and is_transfer:
+            self._end(job)
+
+    def _end(self, job: Job) -> None:
+        if not isinstance(job.work, Transfer):
+            return
+        with self._changed:
+            self._open -= 1
+            self._bytes_in_flight -= job.count * self._setup.frame_bytes
+            self._count_asked(job, -1)
+        with self._telling:
+            with self._changed:
+                job.ended = True
+                late = tuple(sorted(job.late - job.returned))
+            self._tell(job.work, self._setup.ended, tuple(sorted(job.failed)), late)
+
+    def _came_back(self, job: Job, position: int) -> None:
+        """Before the transfer's end is told this is only noted: then the position is not late any more."""
+        with self._telling:
+            with self._changed:
+                told = job.ended and position not in job.returned
+                job.returned.add(position)
+            if told and isinstance(job.work, Transfer):
+                self._tell(job.work, self._setup.returned, (position,))
+
+    def _tell(self, transfer: Transfer, tell: Callable[..., None], *positions: tuple[int, ...]) -> None:
+        try:
+            tell(transfer.id, *positions)
+        except Exception as error:
+            # The core will wait for it for ever: only a stop helps.
+            log.critical("the end of transfer %d can't be told", transfer.id, exc_info=True)
+            self.error = error
+
+    def _count_asked(self, job: Job, step: int) -> None:
+        """With the mover's lock held."""
+        if self._setup.is_given_way is not None and job.urgency is Urgency.ASKED:
+            self._setup.is_given_way.asked += step

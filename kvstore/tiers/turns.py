@@ -1,0 +1,125 @@
+"""Whose turn it is in a link: transfers in pieces, by urgency and by how long they have waited.
+
+A transfer stands where it would if each step of urgency were `AGEING_SECONDS` of waiting. So the more urgent
+goes first, of equals the older, and nothing waits for ever. Its place never changes: one that has given way
+goes on before all that came after it. Deletes keep their place among the writes: what was given before one is
+done before it, what comes later after it.
+
+No thread and no clock here: times come in as numbers.
+"""
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from kvstore.core.effects import DiskDelete, Transfer
+from kvstore.core.types import Urgency
+
+__all__ = ["AGEING_SECONDS", "GiveWay", "Job", "Piece", "Turns"]
+
+AGEING_SECONDS = 1.0
+# What is left, of the time, to a background transfer that gives way to asked-for ones of another link.
+FLOOR_SHARE = 0.1
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """A transfer and how far it is, or a delete. `count` blocks, in pieces of `piece` blocks."""
+
+    work: Transfer | DiskDelete
+    count: int
+    piece: int
+    queued_at: float
+    # The first block that no thread has taken yet.
+    next: int = 0
+    pieces_running: int = 0
+    # Positions: what failed; of these, what a device may still write; and what it no longer does.
+    failed: set[int] = field(default_factory=set)
+    late: set[int] = field(default_factory=set)
+    returned: set[int] = field(default_factory=set)
+    ended: bool = False
+
+    @property
+    def urgency(self) -> Urgency:
+        return self.work.urgency if isinstance(self.work, Transfer) else Urgency.ASKED
+
+    @property
+    def is_taken(self) -> bool:
+        """Whether no piece is left to begin."""
+        return self.next >= self.count
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Blocks `start` to `stop` of a job."""
+
+    job: Job
+    start: int
+    stop: int
+
+
+class Turns:
+    """The jobs of one link that have pieces left. Not for several threads without a lock."""
+
+    def __init__(self) -> None:
+        # (between which deletes, place, number that makes each unique, job)
+        self._jobs: list[tuple[int, float, int, Job]] = []
+        self._count = 0
+        self._span = 0
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def add(self, job: Job) -> None:
+        if isinstance(job.work, DiskDelete):
+            self._span += 1
+        place = job.queued_at + job.urgency * AGEING_SECONDS
+        self._count += 1
+        heapq.heappush(self._jobs, (self._span, place, self._count, job))
+        if isinstance(job.work, DiskDelete):
+            self._span += 1
+
+    def first(self) -> Job | None:
+        """Whose turn it is."""
+        return self._jobs[0][3] if self._jobs else None
+
+    def take(self) -> Piece | None:
+        """The next piece of that job; it leaves the queue with its last one."""
+        job = self.first()
+        if job is None:
+            return None
+        start = job.next
+        job.next = min(start + job.piece, job.count)
+        job.pieces_running += 1
+        if job.is_taken:
+            heapq.heappop(self._jobs)
+        return Piece(job, start, job.next)
+
+    def drain(self) -> Iterator[Job]:
+        """Takes out all that have pieces left, in their order."""
+        while self._jobs:
+            yield heapq.heappop(self._jobs)[3]
+
+
+class GiveWay:
+    """Links that share a medium: while a transfer that was asked for is in one of them, background transfers
+    of the others wait between pieces, but for a floor: `FLOOR_SHARE` of the time is theirs.
+
+    A transfer that an allocation waits for does not give way, since what was asked for may be waiting for it.
+    """
+
+    def __init__(self) -> None:
+        # Asked-for transfers, queued or under way. Changed under the lock of the link that counts them.
+        self.asked = 0
+        self._ended_at = 0.0
+        self._took_seconds = 0.0
+
+    def hold_seconds(self, urgency: Urgency, now: float) -> float:
+        """For how long the next piece has to wait, if nothing changes; 0: it may go."""
+        if not self.asked or urgency is not Urgency.BACKGROUND:
+            return 0.0
+        return max(0.0, self._ended_at + self._took_seconds * (1 / FLOOR_SHARE - 1) - now)
+
+    def ended(self, urgency: Urgency, now: float, seconds: float) -> None:
+        if urgency is Urgency.BACKGROUND:
+            self._ended_at, self._took_seconds = now, seconds
