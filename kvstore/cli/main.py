@@ -15,6 +15,7 @@ from kvstore.cli.replay import replay
 from kvstore.cli.serve import serve
 from kvstore.cli.simulate import simulate
 from kvstore.cli.status import status
+from kvstore.cli.verify import verify
 from kvstore.cli.watch import watch
 from kvstore.client.errors import ClientError
 from kvstore.core.errors import KVStoreError
@@ -38,6 +39,7 @@ app.command()(replay)
 app.command()(serve)
 app.command()(simulate)
 app.command()(status)
+app.command()(verify)
 app.command()(watch)
 
 EXIT_REFUSED = 2

@@ -24,6 +24,7 @@ from kvstore.server.service import make_server
 from kvstore.server.sizes import format_bytes
 from kvstore.server.sockets import claimed, file_identity, private_files, remove, tether_path
 from kvstore.tiers.disk import DiskTier
+from kvstore.tiers.disk_dump import check_index
 
 __all__ = ["serve"]
 
@@ -52,6 +53,7 @@ async def _serve(config: ServeConfig, stop: asyncio.Event, journal: JournalFolde
     disk = None
     if config.disk_path is not None:
         wipe = config.wipe_incompatible
+        check_index(config.disk_path)
         disk = DiskTier.open(config.disk_path, config.disk_bytes, wipe_incompatible=wipe)
     driver = Driver(config, disk, stop.set, journal)
     try:

@@ -32,8 +32,9 @@ from kvstore.tiers.disk_io import IoThreads
 from kvstore.tiers.disk_notes import DiskNotes
 from kvstore.tiers.disk_order import keys_in_order
 from kvstore.tiers.disk_pieces import Part
-from kvstore.tiers.disk_reading import ReadOutcome
-from kvstore.tiers.disk_storage import DiskWriteFailed, Storage, at_once, ignore, remove_segments
+from kvstore.tiers.disk_reading import ReadOutcome, ignore
+from kvstore.tiers.disk_scrub import Scrub
+from kvstore.tiers.disk_storage import DiskWriteFailed, Storage, at_once, remove_segments
 from kvstore.tiers.disk_table import BlockTable, DiskFault
 from kvstore.tiers.disk_writing import Pace
 from kvstore.tiers.files import DirectFiles, Files
@@ -71,6 +72,7 @@ class DiskTier:
         self._health = WriteHealth(clock)
         self._block_bytes = 0
         self._storage: Storage | None = None
+        self._scrub: Scrub | None = None
         self._table = BlockTable(folder, index_bytes(0))
         self._threads = IoThreads("kvstore-disk", deadline_seconds)
         self.notes = DiskNotes(folder, self._table, self._threads)
@@ -271,7 +273,11 @@ class DiskTier:
     def close(self, seconds: float = 1.0) -> bool:
         """Only when no thread is in a call. False where an I/O never came back: then what it may touch, the
         index and the segments, stays open for as long as the process lives, and the folder locked."""
-        if not self._threads.close(seconds):
+        end = time.monotonic() + seconds
+        # The scrub first: it starts I/Os of its own.
+        if self._scrub is not None and not self._scrub.close(seconds):
+            return False
+        if not self._threads.close(max(0.0, end - time.monotonic())):
             return False
         if self._storage is not None:
             self._storage.space.close()
@@ -280,6 +286,15 @@ class DiskTier:
             os.close(self._claim)
             self._claim = -1
         return True
+
+    def start_scrub(
+        self, lost: Callable[[Sequence[StoredKey]], None], bytes_a_second: int, pause_seconds: float = 3600.0
+    ) -> None:
+        """Has a thread look at all blocks, again and again with a pause between, at a low rate. `lost` is
+        called from it with blocks that it found wrong and so deleted; parent and writer aren't told."""
+        storage = self._laid_out()
+        check(self._scrub is None, "a second scrub")
+        self._scrub = Scrub(storage, self._health, lost, bytes_a_second, pause_seconds)
 
     # --- Within.
 

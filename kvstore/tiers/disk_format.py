@@ -43,11 +43,11 @@ __all__ = [
     "Geometry",
     "block_name",
     "checksum_of",
+    "key_of_name",
     "namespace_of",
     "pack_name_row",
     "record_sum",
     "segment_name",
-    "stored_key",
     "unpack_name_row",
 ]
 
@@ -177,15 +177,11 @@ class BlockEntry(Struct, frozen=True, kw_only=True, gc=False):
         )
 
 
-def stored_key(name: bytes, entry: BlockEntry) -> StoredKey:
+def key_of_name(name: bytes) -> StoredKey:
+    """What a name says alone: its block's parent and writer are in the entry, which may be unreadable."""
     namespace, tenant, key = _BLOCK_NAME.unpack(name)
     return StoredKey(
-        namespace=namespace,
-        tenant=tenant,
-        key=BlockKey(key),
-        parent=entry.parent,
-        writer=entry.writer,
-        owner=entry.owner,
+        namespace=namespace, tenant=tenant, key=BlockKey(key), parent=BlockKey(b""), writer=WriterId(0)
     )
 
 

@@ -6,11 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
+from kvstore.core.types import StoredKey
 from kvstore.tiers.disk_cap import index_bytes, slot_count
 from kvstore.tiers.disk_deleting import Deleter, commit
-from kvstore.tiers.disk_format import Geometry, segment_name
+from kvstore.tiers.disk_format import Geometry, key_of_name, segment_name
 from kvstore.tiers.disk_health import DiskCounts, WriteHealth
-from kvstore.tiers.disk_io import IoThreads
+from kvstore.tiers.disk_io import IoKind, IoThreads
 from kvstore.tiers.disk_pieces import Part
 from kvstore.tiers.disk_reading import BlockReader, ReadFault, ReadOutcome, Verdict
 from kvstore.tiers.disk_sessions import Sessions
@@ -23,7 +24,7 @@ from kvstore.tiers.files import Files
 from kvstore.tiers.names import NameKind, Names
 from kvstore.tiers.segments import segments_in
 
-__all__ = ["DiskWriteFailed", "Storage", "at_once", "ignore", "remove_segments"]
+__all__ = ["DiskWriteFailed", "Storage", "at_once", "remove_segments"]
 
 log = logging.getLogger(__name__)
 
@@ -156,7 +157,14 @@ class Storage:
         self._settle(dict(zip(names, verdicts, strict=True)))
         return [OUTCOMES[verdict.fault] for verdict in verdicts]
 
-    def _settle(self, verdicts: Mapping[bytes, Verdict]) -> None:
+    def verify_after(self, name: bytes, count: int, pace: Pace) -> tuple[bytes, list[StoredKey]]:
+        """Looks at so many blocks behind this name, as if they were read. Returns the name of the last of
+        them, empty at the end, and the blocks that were wrong and so are gone."""
+        names = self._threads.start(IoKind.READ, partial(self._table.names_after, name, count)).wait(_pass)
+        wrong = self._settle(dict(zip(names, self.reader.verify(names, pace), strict=True)))
+        return names[-1] if len(names) == count else b"", wrong
+
+    def _settle(self, verdicts: Mapping[bytes, Verdict]) -> list[StoredKey]:
         """Bad blocks are dropped, in one transaction; what went wrong is counted, and told with the block."""
         wrong = {name: each for name, each in verdicts.items() if each.fault is ReadFault.WRONG}
         for name, verdict in verdicts.items():
@@ -164,10 +172,13 @@ class Storage:
                 self._counts.read_errors += 1
                 self._counts.late_reads += verdict.fault is ReadFault.LATE
                 log.warning("%s: block %s can't be read: %s", self.folder, name.hex(), verdict.why)
-        if wrong:
-            for name in self.deleter.drop({name: verdict.record for name, verdict in wrong.items()}):
-                self._counts.bad_entries += 1
-                log.warning("%s: block %s is dropped: %s", self.folder, name.hex(), wrong[name].why)
+        gone = self.deleter.drop({name: each.record for name, each in wrong.items()}) if wrong else []
+        if gone:
+            self.stock = None
+        for name in gone:
+            self._counts.bad_entries += 1
+            log.warning("%s: block %s is dropped: %s", self.folder, name.hex(), wrong[name].why)
+        return [key_of_name(name) for name in gone]
 
 
 def _pass() -> None:
@@ -200,5 +211,5 @@ def at_once(size_bytes: int) -> None:
     """No limit on the rate."""
 
 
-def ignore(position: int) -> None:
-    """For those who have nothing to do when a late I/O returns."""
+def _pass() -> None:
+    """Nothing is taken by a look into the index."""

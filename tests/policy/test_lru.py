@@ -1,7 +1,7 @@
 """Least recently used, against a plain slow reference."""
 
 import random
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 import numpy as np
 import pytest
@@ -174,8 +174,7 @@ def test_what_is_favoured_goes_last_and_by_priority() -> None:
     assert lru.victims(Tier.GPU, 9, every).tolist() == [4, 5, 3, 1, 2]
 
 
-def test_a_scan_looks_at_a_row_a_bounded_number_of_times() -> None:
-    """Row 6.15: what evicting one block costs does not grow with what is cached."""
+def test_case_6_15_what_evicting_one_block_costs_does_not_grow_with_what_is_cached() -> None:
     looked = []
     for population in (10_000, 100_000):
         lru = make_lru(population)
@@ -189,3 +188,36 @@ def test_a_scan_looks_at_a_row_a_bounded_number_of_times() -> None:
         lru.victims(Tier.CPU, 8, removable)
         looked.append(sum(asked))
     assert looked[0] == looked[1] <= 2 * eviction.WINDOW
+
+
+@pytest.mark.parametrize("count", [100, 2_000])
+def test_case_6_20_evicting_many_costs_the_same_among_ten_thousand_and_a_million(count: int) -> None:
+    """Also where most of the log counts no more, as each block was used again and again. Counted, not timed:
+    rows asked about, and places in the log that were looked at."""
+    asked, looked = [], []
+    for population in (10_000, 1_000_000):
+        lru = make_lru(population)
+        for _ in range(3):
+            for start in range(0, population, population // 10):
+                lru.touch(Tier.CPU, np.arange(start, start + population // 10))
+        asked.append(0)
+        looked.append(0)
+        order = lru._orders[Tier.CPU]
+        counting = order._counting
+
+        def count_looks(begin: int, end: int, counting: Callable[[int, int], Rows] = counting) -> Rows:
+            looked[-1] += end - begin
+            return counting(begin, end)
+
+        def removable(candidates: Rows) -> Rows:
+            asked[-1] += len(candidates)
+            return candidates
+
+        lru.victims(Tier.CPU, 1, every)
+        order._counting = count_looks  # type: ignore[method-assign]
+        for _ in range(3):
+            victims = lru.victims(Tier.CPU, count, removable)
+            assert len(victims) == count
+            lru.forget(Tier.CPU, victims)
+    assert asked[0] == asked[1]
+    assert looked[0] == looked[1] <= 20 * count + 10 * eviction.WINDOW
