@@ -43,6 +43,7 @@ def memory_per_block(blocks: int) -> float:
 def make_disk(folder: Path, blocks: int) -> None:
     """A disk tier with so many blocks, in chains."""
     disk = DiskTier.open(folder, _cap(blocks))
+    disk.lay_out(STORED_BYTES, 1)
     namespace = disk.names.namespace_id(b"f" * 32, STORED_BYTES, BLOCK_TOKENS, 1, {"model": "bench"})
     payload = [memoryview(bytes(STORED_BYTES))]
     for _ in range(blocks // CHAIN_BLOCKS):
@@ -59,7 +60,8 @@ def seconds_to_start(folder: Path, blocks: int) -> tuple[float, float]:
     """From a closed disk to blocks that can be found: opened and read, and told to the core."""
     start = perf_counter()
     disk = DiskTier.open(folder, _cap(blocks))
-    found = tuple(disk.stored(STORED_BYTES))
+    disk.lay_out(STORED_BYTES, 1)
+    found = tuple(disk.found(STORED_BYTES))
     opened = perf_counter()
     config = StoreConfig(
         block_tokens=BLOCK_TOKENS, gpu_frames=blocks // 8, cpu_frames=blocks // 8, disk_frames=blocks

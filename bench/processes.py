@@ -1,4 +1,4 @@
-"""The two servers that are compared, each in a process of its own, on Unix sockets in one folder."""
+"""Servers that are measured, each in a process of its own, on Unix sockets in a folder of their own."""
 
 import subprocess
 import sys
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import grpc
 
-__all__ = ["Addresses", "servers"]
+__all__ = ["Addresses", "servers", "service"]
 
 READY_SECONDS = 30.0
 GPU_BYTES = 256 << 20
@@ -25,25 +25,41 @@ class Addresses:
 
 @contextmanager
 def servers() -> Iterator[Addresses]:
+    with _folder() as folder:
+        service, echo = folder / "k.sock", folder / "echo.sock"
+        sizes = ("--gpu", str(GPU_BYTES), "--cpu", "0")
+        with _started(service, *_serve(service, *sizes)), _started(echo, "-m", "bench.echo", str(echo)):
+            yield Addresses(service=f"unix:{service}", echo=f"unix:{echo}")
+
+
+@contextmanager
+def service(*flags: str) -> Iterator[str]:
+    """The address of a service alone."""
+    with _folder() as folder:
+        path = folder / "k.sock"
+        with _started(path, *_serve(path, *flags)):
+            yield f"unix:{path}"
+
+
+@contextmanager
+def _folder() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="kvbench-") as folder:
-        service, echo = Path(folder, "k.sock"), Path(folder, "echo.sock")
-        commands = (
-            ["-m", "kvstore", "serve", "--socket", str(service), "--gpu", str(GPU_BYTES), "--cpu", "0"],
-            ["-m", "bench.echo", str(echo)],
-        )
-        started = [
-            subprocess.Popen([sys.executable, *command], stderr=subprocess.PIPE) for command in commands
-        ]
-        try:
-            addresses = Addresses(service=f"unix:{service}", echo=f"unix:{echo}")
-            for process, address in zip(started, (addresses.service, addresses.echo), strict=True):
-                _wait_ready(process, address)
-            yield addresses
-        finally:
-            for process in started:
-                process.terminate()
-            for process in started:
-                process.communicate()
+        yield Path(folder)
+
+
+def _serve(path: Path, *flags: str) -> tuple[str, ...]:
+    return ("-m", "kvstore", "serve", "--socket", str(path), *flags)
+
+
+@contextmanager
+def _started(path: Path, *command: str) -> Iterator[None]:
+    process = subprocess.Popen([sys.executable, *command], stderr=subprocess.PIPE)
+    try:
+        _wait_ready(process, f"unix:{path}")
+        yield
+    finally:
+        process.terminate()
+        process.communicate()
 
 
 def _wait_ready(process: "subprocess.Popen[bytes]", address: str) -> None:

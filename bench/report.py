@@ -59,6 +59,7 @@ def make_row(
     at_most: float | None = None,
     at_least: float | None = None,
     ratio_at_most: float | None = None,
+    ratio_at_least: float | None = None,
 ) -> Row:
     """`reference`: as many samples, taken in turns with `samples`; or one known figure. One goal at most."""
     value = median(samples)
@@ -72,6 +73,8 @@ def make_row(
         goal, met = f">= {at_least:g} {unit}".rstrip(), value >= at_least
     elif ratio_at_most is not None and ratio is not None:
         goal, met = f"<= {ratio_at_most:g} x", ratio <= ratio_at_most
+    elif ratio_at_least is not None and ratio is not None:
+        goal, met = f">= {ratio_at_least:g} x", ratio >= ratio_at_least
     return Row(
         name=name,
         value=value,

@@ -26,6 +26,13 @@ def serve(
     disk_bytes: Annotated[
         str, typer.Option(help="The most that the disk tier takes, what is there already included.")
     ] = "0",
+    wipe_incompatible: Annotated[
+        bool,
+        typer.Option(
+            "--wipe-incompatible",
+            help="Delete what another format or another layout has left in the folder of --disk.",
+        ),
+    ] = False,
     tenant: Annotated[
         list[str] | None,
         typer.Option(help="A tenant that may be named; repeatable, the first is default."),
@@ -35,6 +42,9 @@ def serve(
     drop_tokens_max: Annotated[
         int, typer.Option(help="Sequences up to this length are computed again rather than swapped.")
     ] = 64,
+    retain_bytes: Annotated[
+        str, typer.Option(help="The most that each tenant may have retained: 2GiB, or a share of all tiers.")
+    ] = "25%",
     high_watermark: Annotated[
         float, typer.Option(help="Share of frames in use that starts evicting.")
     ] = 0.90,
@@ -73,10 +83,12 @@ def serve(
         cpu=cpu,
         disk=disk,
         disk_bytes=disk_bytes,
+        wipe_incompatible=wipe_incompatible,
         tenants=tenant or (),
         lease=lease,
         engines_max=engines_max,
         drop_tokens_max=drop_tokens_max,
+        retain_bytes=retain_bytes,
         high_watermark=high_watermark,
         low_watermark=low_watermark,
         limits=limit or (),

@@ -26,6 +26,8 @@ def check_invariants(store: Store) -> None:
     _check_index(store)
     _check_copies(store)
     _check_sequences(store)
+    _check_sessions(store)
+    _check_retained(store)
     _check_eviction_order(store)
     _check_lanes(store)
 
@@ -155,6 +157,26 @@ def _check_sequences(store: Store) -> None:
             case SequenceState.SWAPPING_OUT:
                 check(bool(sequence.waits) or not sequence.begun, "a sequence leaves and waits for nothing")
     check(not (waiting.keys() - set(_sequences(store))), "a sequence that is gone waits")
+
+
+def _check_retained(store: Store) -> None:
+    blocks, retained = store.memory.blocks, store.memory.retained
+    rows = retained.rows()
+    check(retained.has_any == bool(rows.size), "whether anything is retained is not known")
+    check(blocks.indexed[rows].all(), "a block is retained that can't be found")
+    above = blocks.parent[rows]
+    check(retained.is_retained(above[above != NO_ROW]).all(), "a block is retained, and not what it hangs on")
+    for tenant in store.config.tenants.values():
+        most = store.config.retained_blocks_max
+        check(retained.count_of(tenant) <= most, "a tenant has too many blocks retained")
+
+
+def _check_sessions(store: Store) -> None:
+    sessions = store.sessions
+    kept = [session for name in sessions.names() if (session := sessions.find(*name)) is not None]
+    check(all(session.keys for session in kept), "a session has no block")
+    check(sum(len(session.keys) for session in kept) == sessions.key_count, "keys are counted wrong")
+    check(sessions.key_count <= store.config.session_keys_max, "sessions name too many keys")
 
 
 def _check_eviction_order(store: Store) -> None:

@@ -17,18 +17,7 @@ from kvstore.core.blocks import Rows
 from kvstore.core.config import StoreConfig
 from kvstore.core.types import ASKED, BACKGROUND, CPU, DISK, GPU, NEEDED, PREFETCH, Tier, Urgency
 
-__all__ = [
-    "COPY",
-    "LOAD",
-    "ORDER",
-    "READ",
-    "WRITE",
-    "Lane",
-    "Lanes",
-    "Link",
-    "make_lanes",
-    "transfers_max",
-]
+__all__ = ["COPY", "LOAD", "ORDER", "READ", "WRITE", "Lane", "Lanes", "Link", "make_lanes", "transfers_max"]
 
 Link = tuple[Tier, Tier]
 COPY: Link = (GPU, CPU)

@@ -26,11 +26,11 @@ class TierUsage(Struct, frozen=True, kw_only=True, gc=False):
     blocks_moved_in: int
     blocks_failed: int
     blocks_evicted: int
+    # Not brought there, though it was wished for; on disk also: forgotten before they came there.
+    blocks_shed: int = 0
     frames_used: int = 0
     frames_limbo: int = 0
     frames_idle: int = 0
-    # Not brought there, though it was wished for; on disk also: forgotten before they came there.
-    blocks_shed: int = 0
 
 
 class LaneUsage(Struct, frozen=True, kw_only=True, gc=False):
@@ -81,5 +81,5 @@ class Usage(Struct, frozen=True, kw_only=True, gc=False):
     revision: Revision
     tiers: tuple[TierUsage, ...]
     engines: tuple[EngineUsage, ...]
-    sequences: SequenceUsage = SequenceUsage()
     lanes: tuple[LaneUsage, ...] = ()
+    sequences: SequenceUsage = SequenceUsage()

@@ -39,10 +39,14 @@ class ServeConfig:
     cpu_bytes: int = 0
     disk_path: Path | None = None
     disk_bytes: int = 0
+    # What another format or another layout has left in the disk's folder may be deleted.
+    wipe_incompatible: bool = False
     tenants: tuple[str, ...] = ("default",)
     lease_seconds: float = 10.0
     engines_max: int = 64
     drop_tokens_max: int = 64
+    # Of each tenant. 0: nothing is retained.
+    retain_bytes: int = 0
     high_watermark: float = 0.90
     low_watermark: float = 0.80
     # None: no journal.
@@ -88,6 +92,8 @@ class ServeConfig:
         if self.disk_path is None:
             if self.disk_bytes:
                 _refuse("--disk-bytes", self.disk_bytes, "no folder for it", "name one with --disk")
+            if self.wipe_incompatible:
+                _refuse("--wipe-incompatible", True, "no folder to wipe", "name one with --disk")
             return
         if not self.disk_bytes:
             remedy = "give the most that the tier may take, like --disk-bytes 20GiB"
@@ -130,10 +136,12 @@ def parse_config(
     cpu: str = "0",
     disk: str | None = None,
     disk_bytes: str = "0",
+    wipe_incompatible: bool = False,
     tenants: Sequence[str] = (),
     lease: float = 10.0,
     engines_max: int = 64,
     drop_tokens_max: int = 64,
+    retain_bytes: str = "25%",
     high_watermark: float = 0.90,
     low_watermark: float = 0.80,
     journal: str | None = None,
@@ -148,16 +156,22 @@ def parse_config(
         _refuse("--disk", disk, "names no folder", "name one, or leave --disk out")
     if journal is not None and not journal.strip():
         _refuse("--journal", journal, "names no folder", "name one, or leave --journal out")
+    gpu_bytes = parse_size(gpu, flag="--gpu", whole_bytes=memory_bytes)
+    cpu_bytes = parse_size(cpu, flag="--cpu", whole_bytes=memory_bytes)
+    disk_bytes_max = parse_size(disk_bytes, flag="--disk-bytes")
+    all_tiers = gpu_bytes + cpu_bytes + disk_bytes_max
     config = ServeConfig(
         socket=parse_address(socket),
-        gpu_bytes=parse_size(gpu, flag="--gpu", whole_bytes=memory_bytes),
-        cpu_bytes=parse_size(cpu, flag="--cpu", whole_bytes=memory_bytes),
+        gpu_bytes=gpu_bytes,
+        cpu_bytes=cpu_bytes,
         disk_path=Path(disk).absolute() if disk is not None else None,
-        disk_bytes=parse_size(disk_bytes, flag="--disk-bytes"),
+        disk_bytes=disk_bytes_max,
+        wipe_incompatible=wipe_incompatible,
         tenants=tuple(tenants) or ("default",),
         lease_seconds=lease,
         engines_max=engines_max,
         drop_tokens_max=drop_tokens_max,
+        retain_bytes=parse_size(retain_bytes, flag="--retain-bytes", whole_bytes=all_tiers),
         high_watermark=high_watermark,
         low_watermark=low_watermark,
         journal_path=Path(journal).absolute() if journal is not None else None,

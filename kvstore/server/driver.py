@@ -20,8 +20,8 @@ import msgspec
 from kvstore import __version__
 from kvstore.core import events
 from kvstore.core.config import StoreConfig
-from kvstore.core.effects import Answer, AttachAnswer, Done, KeepAliveAnswer
-from kvstore.core.errors import CheckFailed, EngineExpired, FieldInvalid, LayoutMismatch
+from kvstore.core.effects import Answer, AttachAnswer, Done, ForgetAnswer, KeepAliveAnswer
+from kvstore.core.errors import CheckFailed, EngineExpired, FieldInvalid, LayoutMismatch, StoreNotMade
 from kvstore.core.store import Store
 from kvstore.core.types import (
     EngineId,
@@ -44,8 +44,10 @@ from kvstore.policy.swap import LengthThreshold
 from kvstore.server.clock import now, wall_now
 from kvstore.server.config import ServeConfig
 from kvstore.server.decode import AttachCall
+from kvstore.server.decode_cached import ForgetCall
 from kvstore.server.encode_usage import Facts
 from kvstore.server.fds import TetherServer
+from kvstore.server.forgetting import forget, forget_event
 from kvstore.server.layout import Layout
 from kvstore.server.limits import LinkLimits
 from kvstore.server.limits_messages import decode_limits, encode_limits
@@ -147,6 +149,22 @@ class Driver:
         self.tethers.revoke({event.engine})
         self.ask(event, Done)
         self._waits.wake(event.engine)
+
+    async def forget(self, call: ForgetCall) -> ForgetAnswer:
+        """Waits until it is done, or for as long as the caller wants."""
+        if self._running is None:
+            raise StoreNotMade(
+                "what lies on disk is taken in with the first Attach, and there was none since the start",
+                remedy="attach an engine, then ask again",
+            )
+        event = forget_event(call, self._names)
+        return await forget(self._running, event, call.wait_seconds, lambda: self._waits.is_closed)
+
+    @property
+    def block_bytes(self) -> int:
+        """Of a block, all ranks together; 0 before the first Attach."""
+        layout = self._running.layout if self._running is not None else None
+        return layout.block_bytes * layout.ranks if layout is not None else 0
 
     def usage(self) -> Usage:
         """Of the tiers that were asked for."""
@@ -287,6 +305,7 @@ class Driver:
             high_watermark=config.high_watermark,
             low_watermark=config.low_watermark,
             transfer_blocks_max=transfer_blocks(layout),
+            retained_blocks_max=config.retain_bytes // (layout.block_bytes * layout.ranks),
         )
 
     def _learn_rates(self, layout: Layout, pools: Pools, disk_room: int) -> None:
@@ -348,7 +367,10 @@ async def _in_thread(call: Callable[[], Returned]) -> Returned:
 
 
 def _find_stored(disk: DiskTier | None, layout: Layout) -> tuple[StoredKey, ...]:
-    return tuple(disk.stored(layout.block_bytes * layout.ranks)) if disk is not None else ()
+    if disk is None:
+        return ()
+    disk.lay_out(layout.block_bytes, layout.ranks)
+    return tuple(disk.found(layout.block_bytes * layout.ranks))
 
 
 def _without_frames(tier: Tier) -> TierUsage:

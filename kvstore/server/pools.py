@@ -54,7 +54,7 @@ def count_frames(config: ServeConfig, layout: Layout, disk: DiskTier | None) -> 
     counts = FrameCounts(
         gpu=config.gpu_bytes // frame_bytes,
         cpu=config.cpu_bytes // frame_bytes,
-        disk=disk.capacity_blocks(layout.block_bytes * layout.ranks) if disk is not None else 0,
+        disk=disk.capacity_blocks(layout.block_bytes, layout.ranks) if disk is not None else 0,
     )
     tiers = (
         ("--gpu", config.gpu_bytes, counts.gpu),

@@ -50,7 +50,10 @@ async def serve(config: ServeConfig) -> int:
 
 
 async def _serve(config: ServeConfig, stop: asyncio.Event, journal: JournalFolder | None) -> int:
-    disk = DiskTier.open(config.disk_path, config.disk_bytes) if config.disk_path is not None else None
+    disk = None
+    if config.disk_path is not None:
+        wipe = config.wipe_incompatible
+        disk = DiskTier.open(config.disk_path, config.disk_bytes, wipe_incompatible=wipe)
     driver = Driver(config, disk, stop.set, journal)
     try:
         await _serve_sockets(config, driver, stop)

@@ -26,7 +26,6 @@ __all__ = ["BLOCK_COUNTS", "SECONDS_MAX", "calibrate", "calibration_keys"]
 SECONDS_MAX = 1.0
 BLOCK_COUNTS = (1, 4, 16, 64)
 CONCURRENCIES = (1, 2, 4, 8)
-# The first of each is not counted: it touches pages for the first time.
 TRIES = 3
 TRIES_TOGETHER = 2
 # Each of several at once moves so many blocks.
@@ -152,21 +151,28 @@ def _measure(
 
 
 def _alone(bench: _Bench, end: float) -> list[tuple[int, float]]:
-    """Blocks and seconds of each try that there was time for; at least one."""
-    counts = [count for count in BLOCK_COUNTS if count <= bench.blocks] or [bench.blocks]
+    """Blocks and seconds of each try that there is time for; at least one.
+
+    The very first does not count where there are others: it makes files, and touches pages that are new.
+    """
+    counts = [count for count in BLOCK_COUNTS if count <= bench.blocks]
+    first = _time(bench, counts[0])
     samples: list[tuple[int, float]] = []
     took: dict[int, float] = {}
-    for attempt in range(TRIES + 1):
+    for _ in range(TRIES):
         for count in counts:
-            now = bench.clock.now()
             expected = took.get(count, max(took.values(), default=0.0) * 4)
-            if took and now + expected > end:
+            if bench.clock.now() + expected > end:
                 break
-            bench.run(0, count)
-            took[count] = max(bench.clock.now() - now, 1e-7)
-            if attempt:
-                samples.append((count, took[count]))
-    return samples or list(took.items())
+            took[count] = _time(bench, count)
+            samples.append((count, took[count]))
+    return samples or [(counts[0], first)]
+
+
+def _time(bench: _Bench, count: int) -> float:
+    began = bench.clock.now()
+    bench.run(0, count)
+    return max(bench.clock.now() - began, 1e-7)
 
 
 def _at_once(moves: Sequence[Callable[[], None]], clock: Clock) -> float:

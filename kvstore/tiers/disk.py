@@ -1,20 +1,19 @@
-"""The disk tier in its simplest correct form: bytes and index entry of a block in one LMDB transaction.
+"""The disk tier: whole, immutable blocks under their names, in slots of segment files, indexed in LMDB.
 
-It holds whole, immutable blocks under their names (disk_format.py). It decides nothing: which blocks
-come and go is the core's affair. What it promises: a batch is stored whole or not at all, and durably;
-what `read` gives is what was written under that name, or nothing; the file never grows beyond the cap;
-and where the disk is full or fails, writing stops (*degraded*) and is tried again, while reading goes on.
+It decides nothing: which blocks come and go is the core's affair. What it promises: a batch is stored whole
+or not at all, and durably; what `read` gives is what was written under that name, or nothing; the folder
+never takes more than the cap; where the disk is full or fails, writing stops (*degraded*) and is tried again,
+while reading goes on; and for no I/O does a call wait longer than the deadline.
 
-One thread writes and deletes, one reads; both may run at once.
+Its calls may be made from any thread. They block, so none is made from the event loop's.
 
-Not covered: LMDB reads through a map, so a device that fails under a page that is being read ends the
-process (SIGBUS). That goes with the bytes' own segment files.
+Not covered: LMDB reads through a map, so a device that fails under a page of the index that is being read
+ends the process (SIGBUS). The bytes of blocks are not read so.
 """
 
 import logging
-import mmap
 import os
-import threading
+import shutil
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -22,83 +21,103 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from kvstore.core.errors import ConfigInvalid, check
-from kvstore.core.types import StoredKey
-from kvstore.tiers.disk_folder import claim_folder, disk_invalid, warn_of_space
-from kvstore.tiers.disk_format import block_name, new_entry, stored_bytes
+from kvstore.core.errors import CheckFailed, ConfigInvalid, LayoutMismatch, check
+from kvstore.core.types import SessionName, StoredKey, StoredSession
+from kvstore.tiers.disk_cap import CAP_BYTES_MIN, index_bytes, segment_slots, slot_count
+from kvstore.tiers.disk_environment import WIPE, disk_invalid
+from kvstore.tiers.disk_folder import claim_folder, warn_of_space
+from kvstore.tiers.disk_format import Geometry, block_name
 from kvstore.tiers.disk_health import DiskCounts, WriteHealth
-from kvstore.tiers.disk_index import FoundBlocks
+from kvstore.tiers.disk_io import IoThreads
 from kvstore.tiers.disk_order import keys_in_order
-from kvstore.tiers.disk_table import BlockTable, DiskFault, Held, NewBlock
-from kvstore.tiers.names import NameKind, Names
+from kvstore.tiers.disk_pieces import Part
+from kvstore.tiers.disk_reading import ReadOutcome
+from kvstore.tiers.disk_storage import DiskWriteFailed, Storage, at_once, ignore, remove_segments
+from kvstore.tiers.disk_table import BlockTable, DiskFault
+from kvstore.tiers.disk_writing import Pace
+from kvstore.tiers.files import DirectFiles, Files
+from kvstore.tiers.names import Names
+from kvstore.tiers.pool import frame_stride_bytes
 
-__all__ = ["CAP_BYTES_MIN", "DiskCounts", "DiskTier", "DiskWriteFailed"]
+__all__ = ["CAP_BYTES_MIN", "DiskCounts", "DiskTier", "DiskWriteFailed", "ReadOutcome"]
 
 log = logging.getLogger(__name__)
 
-CAP_BYTES_MIN = 4 << 20
-# Kept free below the cap: deletes need pages of their own, and the pages of a deleted block can be
-# used again only two transactions later.
-HEADROOM_BYTES_MIN = 1 << 20
-HEADROOM_DIVISOR = 8
-# Blocks deleted in one transaction at the start, where there may be very many.
-DELETE_MAX = 1024
-
-
-class DiskWriteFailed(Exception):
-    """Nothing of the batch was stored."""
+DEADLINE_SECONDS = 10.0
 
 
 class DiskTier:
     """`names` gives the small ids that stand in the keys."""
 
-    def __init__(self, folder: Path, claim: int, cap_bytes: int, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        claim: int,
+        cap_bytes: int,
+        clock: Callable[[], float],
+        files: Files,
+        deadline_seconds: float,
+        wipe_incompatible: bool,
+    ) -> None:
         """By way of `open`, which holds the folder's lock."""
         self.folder = folder
         self.counts = DiskCounts()
         self._claim = claim
-        # LMDB can't grow a file beyond its map: this makes the cap a hard one, on bytes on disk.
-        self._table = BlockTable(folder, cap_bytes // mmap.PAGESIZE * mmap.PAGESIZE)
-        self._room_bytes = cap_bytes - max(cap_bytes // HEADROOM_DIVISOR, HEADROOM_BYTES_MIN)
+        # Whoever asks for more than there is gets all there is, and no tables for more.
+        self._cap_bytes = min(cap_bytes, max(CAP_BYTES_MIN, shutil.disk_usage(folder).total))
+        self._files = files
+        self._wipe_incompatible = wipe_incompatible
         self._health = WriteHealth(clock)
-        # Held around each write transaction and what is kept in step with it.
-        self._writing = threading.Lock()
-        # Names of blocks whose deletion failed: tried again with the next one.
-        self._owed: dict[bytes, None] = {}
+        self._block_bytes = 0
+        self._storage: Storage | None = None
+        self._table = BlockTable(folder, index_bytes(0))
+        self._threads = IoThreads("kvstore-disk", deadline_seconds)
         try:
             rows = self._table.read_names()
             self.names = Names(rows)
             self._names_saved = len(rows)
-            self._held = Held()
-            # As it was found; kept for the first that asks what is stored, so that it is read once.
-            self._index: FoundBlocks | None = self._read_index()
-            self._take_stock(self._index)
-            if self.held_bytes > self._room_bytes:
-                # The cap was larger once. What is too much can be deleted only where there is room for that.
-                self._table.widen(HEADROOM_BYTES_MIN)
+            geometry = self._table.read_geometry()
+            if geometry is None:
+                remove_segments(folder, files)
+            else:
+                self._set_up(geometry, is_new=False)
             warn_of_space(folder, cap_bytes)
         except BaseException:
-            self._table.close()
+            self._claim = -1  # Whoever opened it closes it.
+            self.close()
             raise
 
     @classmethod
     def open(
-        cls, path: str | os.PathLike[str], cap_bytes: int, *, clock: Callable[[], float] = time.monotonic
+        cls,
+        path: str | os.PathLike[str],
+        cap_bytes: int,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        files: Files | None = None,
+        deadline_seconds: float = DEADLINE_SECONDS,
+        wipe_incompatible: bool = False,
     ) -> "DiskTier":
+        """`wipe_incompatible`: what another format or another layout has left in the folder may be deleted;
+        of the format now, of the layout when `lay_out` names another."""
         if cap_bytes < CAP_BYTES_MIN:
             remedy = f"at least {CAP_BYTES_MIN}, or no disk tier"
             raise ConfigInvalid("too small", field="disk cap in bytes", value=cap_bytes, remedy=remedy)
         folder = Path(os.path.realpath(path))
-        claim = claim_folder(folder)
+        claim = claim_folder(folder, wipe_incompatible=wipe_incompatible)
         try:
-            return cls(folder, claim, cap_bytes, clock)
+            return cls(
+                folder, claim, cap_bytes, clock, files or DirectFiles(), deadline_seconds, wipe_incompatible
+            )
         except (*DiskFault, ValueError) as error:
             os.close(claim)
-            remedy = "delete the folder: its blocks will be computed again"
+            remedy = "`kvstore verify --repair` may save the rest; or delete the folder"
             raise disk_invalid(folder, f"damaged: {error}", remedy) from error
         except BaseException:
             os.close(claim)
             raise
+
+    # --- How it stands.
 
     @property
     def degraded(self) -> bool:
@@ -110,142 +129,189 @@ class DiskTier:
         return self._health.reason
 
     @property
+    def held_blocks(self) -> int:
+        """Blocks of all sizes."""
+        return self._storage.space.block_count if self._storage is not None else 0
+
+    @property
     def held_bytes(self) -> int:
-        """What the blocks of all layouts take of the cap."""
-        return self._held.total()
+        """What the folder takes of the cap: its files, as the file system counts them."""
+        return sum(path.lstat().st_blocks * 512 for path in (self.folder, *self.folder.iterdir()))
 
-    def capacity_blocks(self, block_bytes_all_ranks: int) -> int:
-        """How many blocks of this size may be here at once, beside what other layouts hold."""
-        own = self.names.namespaces_of_size(block_bytes_all_ranks)
-        others = sum(held for namespace, held in self._held.items() if namespace not in own)
+    @property
+    def late_count(self) -> int:
+        """I/Os that have not come back."""
+        return self._threads.late_count
+
+    # --- The layout.
+
+    def capacity_blocks(self, block_bytes: int, ranks: int) -> int:
+        """How many blocks of this layout there may be at once, `block_bytes` on each rank, beside those of
+        other sizes. LayoutMismatch where the folder was laid out for slots of another size."""
+        storage, geometry = self._storage, self._geometry_for(block_bytes, ranks)
+        if storage is None or not storage.geometry.fits(geometry):
+            if storage is not None and not self._wipe_incompatible:
+                there = storage.geometry
+                raise LayoutMismatch(
+                    f"{self.folder} holds blocks of {there.ranks} x {there.stride_bytes} bytes, padded",
+                    field="layout.ranks x layout.block_bytes",
+                    value=f"{ranks} x {block_bytes}",
+                    remedy=WIPE,
+                )
+            return slot_count(self._cap_bytes, geometry.slot_bytes, geometry.segment_slots)
+        own = self.names.namespaces_of_size(block_bytes * ranks)
+        others = storage.space.block_count - storage.space.blocks_of(own)
         if others:
-            log.warning("%s: other layouts hold %d of %d bytes", self.folder, others, self._room_bytes)
-        return max(0, self._room_bytes - others) // stored_bytes(
-            block_bytes_all_ranks, self._table.page_bytes
-        )
+            log.warning("%s: blocks of other sizes hold %d of its slots", self.folder, others)
+        return max(0, storage.space.slot_count - others)
 
-    def stored(self, block_bytes_all_ranks: int) -> list[StoredKey]:
+    def lay_out(self, block_bytes: int, ranks: int) -> None:
+        """Before the first block is written or read, and before any other thread calls: once for the blocks
+        of one layout. A folder of another is refused as by `capacity_blocks`, or emptied."""
+        self.capacity_blocks(block_bytes, ranks)
+        geometry = self._geometry_for(block_bytes, ranks)
+        if self._storage is not None and not self._storage.geometry.fits(geometry):
+            self._wipe(self._storage)
+        if self._storage is None:
+            self._set_up(geometry, is_new=True)
+        self._block_bytes = block_bytes
+
+    def found(self, block_bytes_all_ranks: int) -> list[StoredKey]:
         """The blocks of this size: each after its parent, the least recent chains first.
 
         Deletes what can't be reached because a block that it hangs on is missing. None where the
         index can't be read: then nothing more is written, for a damaged tree isn't worth adding to.
         """
+        storage = self._laid_out()
         try:
-            index = self._read_index() if self._index is None else self._index
+            stock = storage.stock or storage.take_stock()
         except DiskFault as error:
             self.counts.read_errors += 1
             self._health.failed_for_good(f"damaged, delete the folder: {type(error).__name__}: {error}")
             log.error("%s: nothing is written any more: %s", self.folder, self.degraded_reason)
             return []
-        self._index = None
-        is_own = np.isin(index.namespace, list(self.names.namespaces_of_size(block_bytes_all_ranks)))
-        keys, orphans = keys_in_order(index if is_own.all() else index.take(is_own))
+        storage.stock = None
+        is_own = np.isin(stock.blocks.namespace, list(self.names.namespaces_of_size(block_bytes_all_ranks)))
+        stock = stock if is_own.all() else stock.take(is_own)
+        keys, orphans = keys_in_order(stock.blocks, stock.recent_ns)
         self.counts.orphans += len(orphans)
-        self._delete_many(orphans)
+        storage.deleter.delete(orphans)
         return keys
 
-    def write(self, keys: Sequence[StoredKey], payloads: Sequence[Sequence[memoryview]]) -> None:
-        """Stores blocks, each given as one part a rank: all of them, durably, or none."""
-        check(len(keys) == len(payloads), f"{len(keys)} keys for {len(payloads)} blocks")
-        self._index = None
-        batch: dict[bytes, NewBlock] = {}
-        for key, parts in zip(keys, payloads, strict=True):
-            name = block_name(key)
-            batch[name] = new_entry(name, key, parts), parts
-        with self._writing:
-            self._admit(batch)
-            rows = self.names.rows_after(self._names_saved)
-            try:
-                self._held.update(self._table.put(rows, batch))
-            except DiskFault as error:
-                raise self._failed(f"{type(error).__name__}: {error}") from error
-            self._names_saved += len(rows)
-            for name in batch:
-                self._owed.pop(name, None)
-            self._health.succeeded()
+    # --- Blocks.
 
-    def read(self, key: StoredKey, out: Sequence[NDArray[np.uint8]]) -> bool:
-        """Fills `out`, one array a rank. False where the block isn't there, whole and right.
+    def write(
+        self, keys: Sequence[StoredKey], payloads: Sequence[Sequence[memoryview]], *, pace: Pace = at_once
+    ) -> None:
+        """Stores blocks, each given as one part a rank: all of them, durably, or none (DiskWriteFailed).
 
-        A block that is wrong is deleted, so that it can be stored again.
+        A part is `block_bytes` long, or padded to the stride: then, at an address that is a multiple of 4096,
+        it is written from where it lies. `pace` is called with the bytes of each I/O before it begins.
         """
-        name = block_name(key)
-        try:
-            record, fault = self._table.load(name, out)
-            if not fault:
-                return True
-            self.counts.bad_entries += 1
-            log.warning("%s: block %s is dropped: %s", self.folder, name.hex(), fault)
-            with self._writing:
-                self._held.update(self._table.remove_if(name, record))
-        except DiskFault as error:
-            self.counts.read_errors += 1
-            log.warning("%s: block %s can't be read or dropped: %s", self.folder, name.hex(), error)
-        return False
+        storage = self._laid_out()
+        check(len(keys) == len(payloads), f"{len(keys)} keys for {len(payloads)} blocks")
+        batch: dict[bytes, tuple[StoredKey, list[Part]]] = {}
+        for key, parts in zip(keys, payloads, strict=True):
+            arrays = [np.frombuffer(part, np.uint8) for part in parts]
+            self._check_parts(storage, arrays)
+            batch[block_name(key)] = key, arrays
+        if batch:
+            storage.write(batch, self._block_bytes, pace)
+
+    def read(
+        self,
+        keys: Sequence[StoredKey],
+        outs: Sequence[Sequence[NDArray[np.uint8]]],
+        *,
+        pace: Pace = at_once,
+        returned: Callable[[int], None] = ignore,
+    ) -> list[ReadOutcome]:
+        """Fills frames, given as one array a rank, as `write` takes parts; what pads them is overwritten.
+
+        A block that is wrong is deleted, so that it can be stored again. For each that is LATE, `returned`
+        is told its position, from another thread, when the device can't write to its frame any more.
+        """
+        storage = self._laid_out()
+        check(len(keys) == len(outs), f"{len(keys)} blocks for {len(outs)} frames")
+        for parts in outs:
+            self._check_parts(storage, parts)
+        return storage.read([block_name(key) for key in keys], outs, self._block_bytes, pace, returned)
 
     def delete(self, keys: Sequence[StoredKey]) -> None:
         """Forgets blocks; those that aren't there are passed over. What fails is tried again later."""
-        with self._writing:
-            self._index = None
-            self._delete([block_name(key) for key in keys])
+        storage = self._laid_out()
+        storage.stock = None
+        storage.deleter.delete([block_name(key) for key in keys])
 
-    def close(self) -> None:
-        """Only when no thread is in a call: LMDB's memory goes with its environment."""
+    def note_uses(self, keys: Sequence[StoredKey]) -> None:
+        """That these blocks were of use just now, for the order in which a restart tells of them."""
+        self._laid_out().note_uses([block_name(key) for key in keys])
+
+    # --- Sessions.
+
+    def sessions(self) -> list[StoredSession]:
+        """As they were found at the start, the least recently kept first, of namespaces of all sizes. Each
+        has a block left at least."""
+        return self._laid_out().sessions.found
+
+    def keep_sessions(self, sessions: Sequence[StoredSession]) -> None:
+        """Durably when it returns, but where the tier is degraded: then with the next write that succeeds."""
+        self._laid_out().sessions.keep(sessions)
+
+    def forget_sessions(self, names: Sequence[SessionName]) -> None:
+        self._laid_out().sessions.forget(names)
+
+    def close(self, seconds: float = 1.0) -> bool:
+        """Only when no thread is in a call. False where an I/O never came back: then what it may touch, the
+        index and the segments, stays open for as long as the process lives, and the folder locked."""
+        if not self._threads.close(seconds):
+            return False
+        if self._storage is not None:
+            self._storage.space.close()
         self._table.close()
         if self._claim >= 0:
             os.close(self._claim)
             self._claim = -1
+        return True
 
-    def _take_stock(self, index: FoundBlocks) -> None:
-        for namespace in np.unique(index.namespace).tolist():
-            sizes, counts = np.unique(index.size[index.namespace == namespace], return_counts=True)
-            for size, count in zip(sizes.tolist(), counts.tolist(), strict=True):
-                self._held[namespace] += count * stored_bytes(size, self._table.page_bytes)
-        # Where their rows are lost, nobody else may come to be called so.
-        self.names.reserve(NameKind.NAMESPACE, int(index.namespace.max(initial=0)))
-        self.names.reserve(NameKind.TENANT, int(index.tenant.max(initial=0)))
-        self.names.reserve(NameKind.WRITER, int(index.writer.max(initial=0)))
+    # --- Within.
 
-    def _admit(self, batch: dict[bytes, NewBlock]) -> None:
-        """The core keeps to the capacity it was told. Where it errs, or deletes have failed, this holds."""
-        if self._health.must_wait:
-            raise DiskWriteFailed(f"not tried again yet: {self._health.reason}")
-        if self._owed:
-            self._delete([])
-        size = sum(stored_bytes(entry.size, self._table.page_bytes) for entry, _ in batch.values())
-        if self.held_bytes + size > self._room_bytes:
-            raise self._failed(
-                f"full: {self.held_bytes} of {self._room_bytes} bytes held, {size} more to write"
-            )
+    def _laid_out(self) -> Storage:
+        if self._storage is None or not self._block_bytes:
+            raise CheckFailed("the disk tier has no layout yet")
+        return self._storage
 
-    def _failed(self, reason: str) -> DiskWriteFailed:
-        self.counts.write_errors += 1
-        self._health.failed(reason)
-        log.warning("%s: writing failed: %s", self.folder, reason)
-        return DiskWriteFailed(reason)
+    def _geometry_for(self, block_bytes: int, ranks: int) -> Geometry:
+        """What a new folder would get."""
+        stride = frame_stride_bytes(block_bytes)
+        slots = segment_slots(self._cap_bytes, stride * ranks)
+        return Geometry(stride_bytes=stride, ranks=ranks, segment_slots=slots)
 
-    def _delete(self, names: Sequence[bytes]) -> None:
-        wanted = dict.fromkeys([*self._owed, *names])
-        try:
-            self._held.update(self._table.remove(wanted))
-        except DiskFault as error:
-            self._owed = wanted
-            self.counts.delete_errors += 1
-            self._health.failed(f"{type(error).__name__}: {error}")
-            log.warning("%s: %d blocks not deleted yet: %s", self.folder, len(wanted), error)
-        else:
-            self._owed = {}
-            self._health.retry_now()
+    def _check_parts(self, storage: Storage, parts: Sequence[Part]) -> None:
+        geometry, sizes = storage.geometry, {part.nbytes for part in parts}
+        good = len(parts) == geometry.ranks and sizes <= {self._block_bytes, geometry.stride_bytes}
+        check(good, f"a block of {len(parts)} parts of {sizes} bytes, where {geometry} is")
 
-    def _delete_many(self, names: Sequence[bytes]) -> None:
-        for start in range(0, len(names), DELETE_MAX):
-            with self._writing:
-                self._delete(names[start : start + DELETE_MAX])
+    def _set_up(self, geometry: Geometry, *, is_new: bool) -> None:
+        self._storage = Storage(
+            self.folder,
+            self._table,
+            self._files,
+            self._threads,
+            self.names,
+            geometry,
+            self._cap_bytes,
+            self.counts,
+            self._health,
+            names_saved=self._names_saved,
+            is_new=is_new,
+        )
 
-    def _read_index(self) -> FoundBlocks:
-        found, bad = self._table.read_index()
-        self.counts.bad_entries += len(bad)
-        for name in bad:
-            log.warning("%s: block %s is dropped: its entry can't be read", self.folder, name.hex())
-        self._delete_many(bad)
-        return found
+    def _wipe(self, storage: Storage) -> None:
+        """Its blocks first: without them no segment is missed."""
+        log.warning("%s: %d blocks of another layout are deleted", self.folder, storage.space.block_count)
+        self._names_saved = storage.writer.names_saved
+        storage.space.close()
+        self._storage = None
+        self._table.clear()
+        remove_segments(self.folder, self._files)

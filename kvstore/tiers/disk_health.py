@@ -20,6 +20,8 @@ class DiskCounts:
     bad_entries: int = 0
     orphans: int = 0
     read_errors: int = 0
+    # Of these, reads that had not returned at their deadline.
+    late_reads: int = 0
     write_errors: int = 0
     delete_errors: int = 0
 

@@ -32,6 +32,8 @@ KEY_WORDS = 4
 _NAME = [("namespace", ">u4"), ("tenant", ">u4"), ("key", "V32")]
 _FIELDS = [
     ("version", "u1"),
+    ("segment", ">u4"),
+    ("slot", ">u4"),
     ("size", ">u8"),
     ("parent", "V32"),
     ("checksum", "V16"),
@@ -55,6 +57,8 @@ class FoundBlocks(Struct, frozen=True, kw_only=True):
     # All zeros for the first block of a chain. In the block's own namespace and tenant.
     parent: NDArray[np.uint64]
     writer: NDArray[np.uint32]
+    segment: NDArray[np.uint32]
+    slot: NDArray[np.uint32]
     size: NDArray[np.uint64]
     created_ns: NDArray[np.uint64]
 
@@ -142,6 +146,8 @@ def _columns(rows: NDArray[np.void]) -> FoundBlocks:
         key=_words(rows["key"]),
         parent=_words(rows["parent"]),
         writer=rows["writer"].astype(np.uint32),
+        segment=rows["segment"].astype(np.uint32),
+        slot=rows["slot"].astype(np.uint32),
         size=rows["size"].astype(np.uint64),
         created_ns=rows["created_ns"].astype(np.uint64),
     )

@@ -9,22 +9,22 @@ from numpy.typing import NDArray
 from kvstore.core.types import StoredKey
 from kvstore.tiers.disk_index import NO_PARENT, FoundBlocks, Places
 
-__all__ = ["keys_in_order"]
+__all__ = ["keys_in_order", "most_recent"]
 
 MISSING = -2
 # An odd number whose bits look random.
 MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
-def keys_in_order(found: FoundBlocks) -> tuple[list[StoredKey], list[bytes]]:
+def keys_in_order(found: FoundBlocks, recent_ns: NDArray[np.uint64]) -> tuple[list[StoredKey], list[bytes]]:
     """The blocks in order, and the names of the orphans: those that hang, however far up, on a block
-    that is missing.
+    that is missing. `recent_ns`: when each was last written or used.
 
-    A tree of chains is as recent as the newest block in it; so is each branch among its siblings.
+    A tree of chains is as recent as the most recent block in it; so is each branch among its siblings.
     A parent may be younger than its child: it was found bad, deleted and stored again.
     """
     parents = _find_parents(found)
-    order = _order_chains(parents, found.created_ns)
+    order = _order_chains(parents, recent_ns)
     place = np.full(parents.size + 1, NO_PARENT)
     place[order] = np.arange(order.size)
     is_orphan = place[:-1] == NO_PARENT
@@ -58,7 +58,21 @@ def _find_parents(found: FoundBlocks) -> Places:
     return parents
 
 
-def _order_chains(parents: Places, created_ns: NDArray[np.uint64]) -> Places:
+def most_recent(found: FoundBlocks, recent_ns: NDArray[np.uint64], count: int) -> Places:
+    """The places of so many blocks: each with all that it hangs on, the most recent ones. No orphans."""
+    parents = _find_parents(found)
+    order = _order_chains(parents, recent_ns)
+    recent = recent_ns.copy()
+    for place in order[::-1].tolist():
+        if parents[place] != NO_PARENT:
+            recent[parents[place]] = max(recent[parents[place]], recent[place])
+    # Parents stand before their children in `order`, and are as recent: so they are kept first.
+    by_recency = np.argsort(-recent[order].astype(np.int64), kind="stable")
+    chosen: Places = order[by_recency[:count]]
+    return chosen
+
+
+def _order_chains(parents: Places, recent_ns: NDArray[np.uint64]) -> Places:
     """All but the orphans."""
     # One block more, at the end, on which all trees hang, and one that stands for what is missing.
     root, missing = parents.size, parents.size + 1
@@ -67,7 +81,7 @@ def _order_chains(parents: Places, created_ns: NDArray[np.uint64]) -> Places:
     parents[parents == MISSING] = missing
     children = np.bincount(parents, minlength=parents.size)
     levels = _levels(parents, children, root)
-    recent = np.append(created_ns, np.zeros(2, np.uint64))
+    recent = np.append(recent_ns, np.zeros(2, np.uint64))
     sizes = np.ones(parents.size, np.intp)
     for level in reversed(levels):
         np.maximum.at(recent, parents[level], recent[level])

@@ -1,54 +1,74 @@
-"""Blocks in LMDB: each method is one transaction over the index and the bytes.
+"""The index in LMDB: each method is one transaction.
 
 What is right, how much there may be and what becomes of faults is decided above, in disk.py.
 Errors of LMDB (`DiskFault`) go through as they are.
 """
 
 import logging
+import os
+import shutil
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
 import lmdb
-import numpy as np
-from numpy.typing import NDArray
 
-from kvstore.core.types import NamespaceId
-from kvstore.tiers.disk_folder import open_environment
-from kvstore.tiers.disk_format import (
-    BlockEntry,
-    checksum_of,
-    namespace_of,
-    pack_name_row,
-    stored_bytes,
-    unpack_name_row,
-)
+from kvstore.tiers.disk_environment import DATA_FILE, open_environment
+from kvstore.tiers.disk_format import BlockEntry, Geometry, pack_name_row, unpack_name_row
 from kvstore.tiers.disk_index import FoundBlocks, read_index
+from kvstore.tiers.disk_records import count_use
 from kvstore.tiers.names import NameKind, NameRow
 
-__all__ = ["BlockTable", "DiskFault", "Held", "NewBlock"]
+__all__ = ["BlockTable", "DiskFault", "Removed"]
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 DiskFault = (lmdb.Error, OSError)
-# Bytes of the cap by namespace; as a change, below zero where there is less.
-Held = Counter[NamespaceId]
-# A block's entry and its parts, one a rank.
-NewBlock = tuple[BlockEntry, Sequence[memoryview]]
+# A block that is in the index no more.
+Removed = tuple[bytes, BlockEntry]
+
+
+# Where a shorter copy of the index is made; gone when it has taken the other's place.
+COPY_FOLDER = "compacting"
 
 
 class BlockTable:
     def __init__(self, folder: Path, map_bytes: int) -> None:
+        self._folder = folder
+        self._map_bytes = map_bytes
         self._env, self._tables = open_environment(folder, map_bytes)
         self.page_bytes: int = self._env.stat()["psize"]
 
-    def widen(self, headroom_bytes: int) -> None:
-        """Room for so many bytes behind the end of what is there. Only before any thread uses the table."""
+    def set_map(self, map_bytes: int) -> None:
+        """The most that the file may take; what it takes already is the least. Only before any thread uses
+        the table."""
         end = (self._env.info()["last_pgno"] + 1) * self.page_bytes
-        self._env.set_mapsize(max(self._env.info()["map_size"], end + headroom_bytes))
+        self._map_bytes = max(map_bytes, end)
+        self._env.set_mapsize(self._map_bytes)
+
+    @property
+    def file_bytes(self) -> int:
+        return (self._folder / DATA_FILE).stat().st_size
+
+    def compact(self) -> None:
+        """Writes the file anew without its free pages: alone it never becomes shorter. DiskFault where that
+        fails; then it is as it was. Only before any thread uses the table."""
+        copy = self._folder / COPY_FOLDER
+        shutil.rmtree(copy, ignore_errors=True)
+        try:
+            copy.mkdir(mode=0o700)
+            self._env.copy(str(copy), compact=True)
+            _sync(copy / DATA_FILE)
+            self._env.close()
+            (copy / DATA_FILE).replace(self._folder / DATA_FILE)
+            _sync(self._folder)
+        finally:
+            shutil.rmtree(copy, ignore_errors=True)
+            self._env.close()
+            self._env, self._tables = open_environment(self._folder, self._map_bytes)
 
     def read_names(self) -> list[NameRow]:
         """ValueError where a row is damaged on which it depends who may have which block."""
@@ -73,69 +93,117 @@ class BlockTable:
             names = txn.cursor(db=table).iternext(keys=True, values=False)
             return read_index(names, txn.cursor(db=table).iternext(keys=False, values=True))
 
-    def put(self, rows: Iterable[NameRow], blocks: Mapping[bytes, NewBlock]) -> Held:
-        """Names and blocks, all or nothing. Returns by how much what is held has changed."""
+    def read_geometry(self) -> Geometry | None:
+        """None before the first block. ValueError where it is damaged."""
+        with self._env.begin() as txn:
+            record = txn.get(b"geometry", db=self._tables["meta"])
+        return Geometry.unpack(record) if record is not None else None
 
-        def work(txn: Any) -> Held:
+    def read_uses(self) -> dict[bytes, bytes]:
+        """By block name."""
+        with self._env.begin() as txn:
+            return dict(txn.cursor(db=self._tables["uses"]))
+
+    def read_sessions(self) -> dict[bytes, bytes]:
+        with self._env.begin() as txn:
+            return dict(txn.cursor(db=self._tables["sessions"]))
+
+    def find(self, names: Iterable[bytes]) -> list[bytes]:
+        """Their records, empty for those that aren't there."""
+        table = self._tables["blocks"]
+        with self._env.begin() as txn:
+            return [txn.get(name, b"", db=table) for name in names]
+
+    def names_after(self, name: bytes, count: int) -> list[bytes]:
+        """In the order of names; fewer at the end."""
+        with self._env.begin() as txn:
+            cursor = txn.cursor(db=self._tables["blocks"])
+            if not cursor.set_range(name + b"\0"):
+                return []
+            return list(islice(cursor.iternext(keys=True, values=False), count))
+
+    def put(
+        self, rows: Iterable[NameRow], geometry: Geometry | None, blocks: Mapping[bytes, BlockEntry]
+    ) -> list[Removed]:
+        """All of it or nothing. Returns what stood under these names before."""
+
+        def work(txn: Any) -> list[Removed]:
+            if geometry is not None:
+                txn.put(b"geometry", geometry.pack(), db=self._tables["meta"])
             for row in rows:
                 txn.put(row.name, pack_name_row(row), db=self._tables[row.kind])
-            change = Held()
-            for name, (entry, parts) in blocks.items():
-                change.subtract(self._remove_one(txn, name))
-                txn.put(name, entry.pack(name), db=self._tables["blocks"])
-                # One part needs no copy on its way into the map.
-                value = parts[0] if len(parts) == 1 else b"".join(parts)
-                txn.put(name, value, db=self._tables["bytes"])
-                change[namespace_of(name)] += stored_bytes(entry.size, self.page_bytes)
-            return change
+            removed: list[Removed] = []
+            for name, entry in blocks.items():
+                before = txn.replace(name, entry.pack(name), db=self._tables["blocks"])
+                if before is not None:
+                    removed += _read_removed(name, before)
+            return removed
 
         return self._transact(work)
 
-    def load(self, name: bytes, out: Sequence[NDArray[np.uint8]]) -> tuple[bytes, str]:
-        """Fills `out`. Returns the index record as it stood and what is wrong with the block, if anything."""
-        with self._env.begin(buffers=True) as txn:
-            record = bytes(txn.get(name, b"", db=self._tables["blocks"]))
-            value = memoryview(txn.get(name, b"", db=self._tables["bytes"]))
-            return record, _fill(name, record, value, out)
+    def remove(self, names: Iterable[bytes]) -> list[Removed]:
+        """Names that aren't there are passed over."""
 
-    def remove(self, names: Iterable[bytes]) -> Held:
-        """Returns by how much what is held has changed; names that aren't there change nothing."""
+        def work(txn: Any) -> list[Removed]:
+            return [removed for name in names for removed in self._remove_one(txn, name)]
 
-        def work(txn: Any) -> Held:
-            change = Held()
+        return self._transact(work)
+
+    def remove_if(self, records: Mapping[bytes, bytes]) -> tuple[list[bytes], list[Removed]]:
+        """Removes blocks whose records are still these: they may have been stored again. Returns their names,
+        and what can be read of them."""
+
+        def work(txn: Any) -> tuple[list[bytes], list[Removed]]:
+            same = [
+                name for name, record in records.items() if txn.get(name, db=self._tables["blocks"]) == record
+            ]
+            return same, [removed for name in same for removed in self._remove_one(txn, name)]
+
+        return self._transact(work)
+
+    def note_uses(self, names: Iterable[bytes], time_ns: int) -> None:
+        """Of those that are there."""
+
+        def work(txn: Any) -> None:
             for name in names:
-                change.subtract(self._remove_one(txn, name))
-            return change
+                if txn.get(name, db=self._tables["blocks"]) is not None:
+                    record = txn.get(name, b"", db=self._tables["uses"])
+                    txn.put(name, count_use(record, time_ns), db=self._tables["uses"])
 
-        return self._transact(work)
+        self._transact(work)
 
-    def remove_if(self, name: bytes, record: bytes) -> Held:
-        """Removes a block whose index record is still this one: it may have been stored again."""
+    def put_sessions(self, records: Mapping[bytes, bytes], forgotten: Iterable[bytes]) -> None:
+        def work(txn: Any) -> None:
+            for name in forgotten:
+                txn.delete(name, db=self._tables["sessions"])
+            for name, record in records.items():
+                txn.put(name, record, db=self._tables["sessions"])
 
-        def work(txn: Any) -> Held:
-            change = Held()
-            if txn.get(name, b"", db=self._tables["blocks"]) == record:
-                change.subtract(self._remove_one(txn, name))
-            return change
+        self._transact(work)
 
-        return self._transact(work)
+    def clear(self) -> None:
+        """Forgets the blocks, the sessions and the geometry. Names stay."""
+
+        def work(txn: Any) -> None:
+            for table in ("blocks", "uses", "sessions"):
+                txn.drop(self._tables[table], delete=False)
+            txn.delete(b"geometry", db=self._tables["meta"])
+
+        self._transact(work)
 
     def close(self) -> None:
         self._env.close()
 
-    def _remove_one(self, txn: Any, name: bytes) -> Held:
-        record = txn.get(name, b"", db=self._tables["blocks"])
-        txn.delete(name, db=self._tables["blocks"])
-        txn.delete(name, db=self._tables["bytes"])
-        try:
-            return Held(
-                {namespace_of(name): stored_bytes(BlockEntry.unpack(name, record).size, self.page_bytes)}
-            )
-        except ValueError:
-            return Held()  # Not there, or not counted when it was found at the start.
+    def _remove_one(self, txn: Any, name: bytes) -> list[Removed]:
+        record = txn.pop(name, db=self._tables["blocks"])
+        txn.delete(name, db=self._tables["uses"])
+        return _read_removed(name, record) if record is not None else []
 
     def _transact(self, work: Callable[[Any], T]) -> T:
-        """LMDB gives the pages freed by one transaction out again only after another one. So where
+        """Each commit goes through here. It is durable when this returns; whether it is when this raises
+        isn't known before the next one.
+
+        LMDB gives the pages freed by one transaction out again only after another one. So where
         the map is full, one goes by, and `work` is tried once more."""
         try:
             with self._env.begin(write=True) as txn:
@@ -147,19 +215,16 @@ class BlockTable:
                 return work(txn)
 
 
-def _fill(name: bytes, record: bytes, value: memoryview, out: Sequence[NDArray[np.uint8]]) -> str:
-    """The checksum is that of the copy: what it vouches for is what lies in the frames."""
-    if not record:
-        return "not there"
+def _read_removed(name: bytes, record: bytes) -> list[Removed]:
     try:
-        entry = BlockEntry.unpack(name, record)
-    except ValueError as error:
-        return str(error)
-    wanted = sum(part.nbytes for part in out)
-    if not entry.size == value.nbytes == wanted:
-        return f"{value.nbytes} bytes, where the index says {entry.size} and the frame takes {wanted}"
-    start = 0
-    for part in out:
-        part[:] = np.frombuffer(value[start : start + part.nbytes], np.uint8)
-        start += part.nbytes
-    return "" if checksum_of(name, [part.data for part in out]) == entry.checksum else "wrong checksum"
+        return [(name, BlockEntry.unpack(name, record))]
+    except ValueError:
+        return []  # It was not counted when it was found at the start, either.
+
+
+def _sync(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -8,31 +8,44 @@ nobody reads a frame before its transfer has ended well.
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kvstore.core.effects import DiskDelete, Transfer
+from kvstore.core.effects import (
+    BlocksUsed,
+    DiskDelete,
+    DiskSync,
+    SessionsForgotten,
+    SessionsKept,
+    Transfer,
+)
 from kvstore.core.errors import check
-from kvstore.core.types import Frame, StoredKey
-from kvstore.tiers.disk import DiskTier, DiskWriteFailed
+from kvstore.core.types import Frame, StoredKey, SyncId
+from kvstore.tiers.disk import DiskTier, DiskWriteFailed, ReadOutcome
 from kvstore.tiers.pacing import Clock, TokenBucket
 from kvstore.tiers.pool import HostPool
+from kvstore.tiers.turns import Told
 
 __all__ = [
     "Move",
     "Part",
     "PieceEnd",
+    "Synced",
     "block_count",
     "copy_frames",
-    "delete_blocks",
     "frame_runs",
     "read_blocks",
+    "tell_disk",
     "write_blocks",
 ]
 
 log = logging.getLogger(__name__)
+
+# A question to the disk is answered: whether anything is not durable yet. Called in a mover's thread.
+Synced = Callable[[SyncId, bool], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,20 +147,24 @@ def frame_runs(source: Sequence[Frame], target: Sequence[Frame]) -> Iterator[tup
 
 
 def write_blocks(cpu: HostPool, disk: DiskTier, part: Part) -> PieceEnd:
-    """All or none of the piece, durably."""
+    """All or none of the piece, durably: under a slow limit by several batches, which are taken back where
+    one fails."""
     frames, keys, bucket, clock = part.source_frames, part.keys, part.bucket, part.clock
     _check_frames(cpu, frames)
     check(len(keys) == len(frames), "a key for each frame")
-    payloads = [
-        [cpu.frames(rank)[frame, : cpu.block_bytes].data for rank in range(cpu.ranks)] for frame in frames
-    ]
+    payloads = [[place.data for place in _places(cpu, frame)] for frame in frames]
     waited, began = bucket.waited_seconds, clock.now()
+    done = 0
     try:
-        for _ in keys:
-            bucket.pace(cpu.frame_bytes)
-        disk.write(keys, payloads)
+        while done < len(keys):
+            # Asked for each: the limit may change in between.
+            lot = slice(done, done + _blocks_at_once(cpu, bucket, len(keys)))
+            disk.write(keys[lot], payloads[lot], pace=bucket.pace)
+            done = min(lot.stop, len(keys))
     except DiskWriteFailed as error:
         log.info("transfer %d isn't on disk: %s", part.transfer.id, error)
+        if done:
+            disk.delete(keys[:done])
         return PieceEnd(failed=tuple(range(part.start, part.stop)))
     return PieceEnd(seconds=_without_waits(clock.now() - began, bucket.waited_seconds - waited))
 
@@ -156,18 +173,54 @@ def read_blocks(disk: DiskTier, cpu: HostPool, part: Part) -> PieceEnd:
     frames, keys, bucket, clock = part.target_frames, part.keys, part.bucket, part.clock
     _check_frames(cpu, frames)
     check(len(keys) == len(frames), "a key for each frame")
-    failed: list[int] = []
     waited, began = bucket.waited_seconds, clock.now()
-    for position, (key, frame) in enumerate(zip(keys, frames, strict=True), part.start):
-        bucket.pace(cpu.frame_bytes)
-        if not disk.read(key, [cpu.frames(rank)[frame, : cpu.block_bytes] for rank in range(cpu.ranks)]):
-            failed.append(position)
+    failed: list[int] = []
+    late: list[int] = []
+    done = 0
+    while done < len(keys):
+        lot = slice(done, done + _blocks_at_once(cpu, bucket, len(keys)))
+        first = part.start + done
+        outcomes = disk.read(
+            keys[lot],
+            [_places(cpu, frame) for frame in frames[lot]],
+            pace=bucket.pace,
+            returned=partial(_came_back, part, first),
+        )
+        failed += [first + place for place, outcome in enumerate(outcomes) if outcome is not ReadOutcome.GOOD]
+        late += [first + place for place, outcome in enumerate(outcomes) if outcome is ReadOutcome.LATE]
+        done = min(lot.stop, len(keys))
     seconds = _without_waits(clock.now() - began, bucket.waited_seconds - waited)
-    return PieceEnd(failed=tuple(failed), seconds=seconds)
+    return PieceEnd(failed=tuple(failed), late=tuple(late), seconds=seconds)
 
 
-def delete_blocks(disk: DiskTier, delete: DiskDelete) -> None:
-    disk.delete(delete.keys)
+def tell_disk(disk: DiskTier, synced: Synced, told: Told) -> None:
+    """What fails of it the disk makes up for by itself, but for notes, which are only advice."""
+    match told:
+        case DiskDelete():
+            disk.delete(told.keys)
+        case SessionsKept():
+            disk.keep_sessions(told.sessions)
+        case SessionsForgotten():
+            disk.forget_sessions(told.sessions)
+        case BlocksUsed():
+            disk.note_uses(told.keys)
+        case DiskSync():
+            synced(told.sync, not disk.settle())
+
+
+def _came_back(part: Part, first: int, place: int) -> None:
+    part.returned(first + place)
+
+
+def _places(pool: HostPool, frame: Frame) -> list[NDArray[np.uint8]]:
+    """With what pads them: so the disk moves them as they lie."""
+    return [pool.frames(rank)[frame] for rank in range(pool.ranks)]
+
+
+def _blocks_at_once(pool: HostPool, bucket: TokenBucket, most: int) -> int:
+    """The disk moves neighbours as one, which a slow limit would see as a jump."""
+    quantum = bucket.quantum_bytes
+    return max(1, quantum // pool.frame_bytes) if quantum else most
 
 
 def _without_waits(seconds: float, waited: float) -> float:

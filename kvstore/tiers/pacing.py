@@ -2,7 +2,8 @@
 
 Credit grows with time, up to what `BURST_SECONDS` bring. Whoever has something to move goes as soon as the
 credit is not negative, and then owes its bytes. So in any second a link moves what its rate gives, what had
-been saved, and one piece: with pieces of at most `quantum_bytes`, less than 5 % more than the rate.
+been saved, and one piece. Saved is no more than leaves room for the piece in `SLACK_SECONDS`: so all three
+are less than 5 % above the rate, as long as a piece alone is.
 """
 
 import threading
@@ -16,6 +17,7 @@ __all__ = ["BURST_SECONDS", "Clock", "Pace", "RealClock", "TokenBucket"]
 
 # What may be saved up: enough to make up for a thread that is woken late.
 BURST_SECONDS = 0.03
+SLACK_SECONDS = 0.045
 QUANTUM_SECONDS = 0.01
 # Below this the calls would cost more than the copies. It is over 1 % of the slowest rates, up to 6 MiB/s.
 QUANTUM_BYTES_MIN = 64 << 10
@@ -90,7 +92,7 @@ class TokenBucket:
             began = None
             while self._rate and not self._closed:
                 now = self._clock.now()
-                self._count(now)
+                self._count(now, size)
                 # A whole byte's time is the least to wait for: less might not move the clock on.
                 if self._credit > -1:
                     self._credit -= size
@@ -100,7 +102,8 @@ class TokenBucket:
             if began is not None:
                 self.waited_seconds += self._clock.now() - began
 
-    def _count(self, now: float) -> None:
+    def _count(self, now: float, size: int) -> None:
+        saved = min(BURST_SECONDS, SLACK_SECONDS - size / self._rate)
         self._credit += (now - self._counted_at) * self._rate
-        self._credit = min(self._credit, self._rate * BURST_SECONDS)
+        self._credit = min(self._credit, max(0.0, saved) * self._rate)
         self._counted_at = now

@@ -101,12 +101,11 @@ def test_a_share_is_of_what_was_measured_when_the_pools_were_made(service):
     ):
         seen = link(usage, source, target)
         assert seen.limit == after.rates[name]
-        assert seen.rate.samples > 1
+        assert seen.rate.samples
         bandwidth = seen.rate.bandwidth_bytes_per_second
         assert after.rates[name].effective_bytes_per_second == pytest.approx(
             after.rates[name].share * bandwidth, rel=0.2
         )
-        assert set(seen.rate.concurrent) >= {1}
 
 
 @pytest.mark.parametrize(

@@ -137,7 +137,7 @@ def test_a_block_that_is_wrong_on_one_rank_is_good_on_none(
     with engine(service) as front:
         store_on_disk(front)
     assert service.end() == 0
-    data = folder / "disk" / "data.mdb"
+    data = folder / "disk" / "segment-000000"
     raw = bytearray(data.read_bytes())
     raw[raw.index(rank_content(BLOCKS[2], bad_rank)) + 100] ^= 1
     data.write_bytes(raw)

@@ -399,7 +399,7 @@ def test_a_wrong_byte_on_disk_is_never_served(make_service: MakeService, folder:
             lambda: tier(stub.GetUsage(pb.GetUsageRequest()), pb.TIER_DISK).blocks_moved_in, lambda n: n == 3
         )
     assert service.end() == 0
-    data = folder / "disk" / "data.mdb"
+    data = folder / "disk" / "segment-000000"
     raw = bytearray(data.read_bytes())
     raw[raw.index(content(1)) + 100] ^= 1
     data.write_bytes(raw)

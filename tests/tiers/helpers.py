@@ -1,16 +1,19 @@
 """Blocks with random bytes, and their keys."""
 
+import contextlib
 import os
+import resource
 from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import lmdb
 import numpy as np
 
 from kvstore.core.types import BlockKey, NamespaceId, StoredKey, TenantId, WriterId
-from kvstore.tiers.disk import DiskTier
-from kvstore.tiers.disk_format import TABLES
+from kvstore.tiers.disk import DiskTier, ReadOutcome
+from kvstore.tiers.disk_format import TABLES, BlockEntry, block_name, segment_name
 from kvstore.tiers.names import Names
 
 CAP = 64 << 20
@@ -45,7 +48,16 @@ def frames(size: int = BLOCK, ranks: int = 1) -> list[np.ndarray]:
 
 def read(disk: DiskTier, key: StoredKey, size: int = BLOCK, ranks: int = 1) -> bytes | None:
     out = frames(size, ranks)
-    return b"".join(part.tobytes() for part in out) if disk.read(key, out) else None
+    good = disk.read([key], [out]) == [ReadOutcome.GOOD]
+    return b"".join(part.tobytes() for part in out) if good else None
+
+
+def open_tier(folder: Path, cap: int = CAP, size: int = BLOCK, ranks: int = 1, **options: Any) -> DiskTier:
+    """Laid out, with a namespace of that size."""
+    disk = DiskTier.open(folder, cap, **options)
+    add_namespace(disk.names, size, ranks)
+    disk.lay_out(size, ranks)
+    return disk
 
 
 def add_namespace(
@@ -71,3 +83,37 @@ def change_raw(folder: Path, table: str, name: bytes, change) -> None:
                 txn.delete(name, db=db)
             else:
                 txn.put(name, value, db=db)
+
+
+@contextlib.contextmanager
+def files_at_most(size: int):
+    """Writes beyond `size` fail with EFBIG: a full disk that needs no root and no mount."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def place_of(folder: Path, key: StoredKey, slot_bytes: int) -> tuple[Path, int]:
+    """The file in which a block's bytes stand, and where in it; with the tier closed."""
+    name = block_name(key)
+    with lmdb.open(str(folder), max_dbs=len(TABLES), map_size=CAP) as env, env.begin() as txn:
+        entry = BlockEntry.unpack(name, txn.get(name, b"", db=env.open_db(b"blocks", txn, create=False)))
+    return folder / segment_name(entry.segment), entry.slot * slot_bytes
+
+
+def change_bytes(folder: Path, key: StoredKey, slot_bytes: int, change) -> None:
+    """`change` gets the slot's bytes and returns what stands there from now on."""
+    path, offset = place_of(folder, key, slot_bytes)
+    with path.open("r+b") as file:
+        file.seek(offset)
+        value = change(file.read(slot_bytes))
+        file.seek(offset)
+        file.write(value)
+
+
+def taken_bytes(folder: Path) -> int:
+    """On disk, as the file system counts them."""
+    return sum(path.lstat().st_blocks * 512 for path in (folder, *folder.rglob("*")))

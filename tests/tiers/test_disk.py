@@ -1,6 +1,7 @@
 """The disk tier: whole batches or nothing, right bytes or none, and what is found after a restart."""
 
 import gc
+import mmap
 import os
 import stat
 from collections import Counter
@@ -8,21 +9,26 @@ from contextlib import closing
 from pathlib import Path
 
 import lmdb
+import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from kvstore.core.errors import CheckFailed, ConfigInvalid, DiskInvalid
+from kvstore.core.errors import CheckFailed, ConfigInvalid, DiskInvalid, LayoutMismatch
 from kvstore.core.types import BlockKey
 from kvstore.tiers import disk_folder
-from kvstore.tiers.disk import DiskTier, DiskWriteFailed
-from kvstore.tiers.disk_format import TABLES, block_name
+from kvstore.tiers.disk import DiskTier, DiskWriteFailed, ReadOutcome
+from kvstore.tiers.disk_format import MAGIC, TABLES, BlockEntry, block_name
+from kvstore.tiers.files import DirectFiles
+from kvstore.tiers.pool import frame_stride_bytes
 from tests.tiers.helpers import (
     BLOCK,
     CAP,
     add_namespace,
     chain,
+    change_bytes,
     change_raw,
     frames,
+    open_tier,
     payload,
     read,
     stored,
@@ -32,15 +38,17 @@ from tests.tiers.helpers import (
 
 @pytest.fixture
 def disk(tmp_path: Path):
-    tier = DiskTier.open(tmp_path, CAP)
-    add_namespace(tier.names)
+    tier = open_tier(tmp_path)
     yield tier
     tier.close()
 
 
 def reopen(disk: DiskTier, cap: int = CAP) -> DiskTier:
     disk.close()
-    return DiskTier.open(disk.folder, cap)
+    return open_tier(disk.folder, cap)
+
+
+SLOT = 12_288
 
 
 def flip(value: bytes) -> bytes:
@@ -50,14 +58,57 @@ def flip(value: bytes) -> bytes:
 # ------------------------------------------------------------------- reading and writing
 
 
-@pytest.mark.parametrize("size", [1, 15, 2_000, 4_080, 4_081, 10_001, 368_640])
+@pytest.mark.parametrize("size", [1, 15, 4_095, 4_096, 4_097, 10_001, 368_640, 5 << 20])
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_what_is_read_is_what_was_written(disk, size, ranks):
-    keys = chain(3)
-    payloads = [payload(size, ranks) for _ in keys]
-    disk.write(keys, payloads)
-    for key, parts in zip(keys, payloads, strict=True):
-        assert read(disk, key, size, ranks) == b"".join(parts)
+@pytest.mark.parametrize("padded", [False, True])
+def test_what_is_read_is_what_was_written(tmp_path, size, ranks, padded):
+    """Both as parts that lie anywhere, and as rows of a pool, which go as they lie."""
+    stride = frame_stride_bytes(size)
+    with closing(open_tier(tmp_path, CAP, size, ranks)) as tier:
+        keys = chain(3)
+        blocks = [[os.urandom(size) for _ in range(ranks)] for _ in keys]
+        outs = [[frame_of(b"", stride if padded else size) for _ in range(ranks)] for _ in keys]
+        payloads = [
+            [frame_of(part, stride).data if padded else memoryview(part) for part in block]
+            for block in blocks
+        ]
+        tier.write(keys, payloads)
+        assert tier.read(keys, outs) == [ReadOutcome.GOOD] * 3
+        assert [[part[:size].tobytes() for part in out] for out in outs] == blocks
+
+
+def frame_of(data: bytes, stride: int) -> np.ndarray:
+    """A row as pools have them, with junk behind the block."""
+    row = np.frombuffer(mmap.mmap(-1, frame_stride_bytes(stride)), np.uint8)[:stride]
+    row[:] = 0xA5
+    row[: len(data)] = np.frombuffer(data, np.uint8)
+    return row
+
+
+def test_neighbours_go_as_one_and_in_any_order(tmp_path):
+    calls: list[tuple[str, int]] = []
+
+    class Counted(DirectFiles):
+        def write(self, fd, parts, offset):
+            calls.append(("write", sum(part.nbytes for part in parts)))
+            super().write(fd, parts, offset)
+
+        def read(self, fd, parts, offset):
+            calls.append(("read", sum(part.nbytes for part in parts)))
+            super().read(fd, parts, offset)
+
+    size, keys = 1 << 20, chain(10)
+    with closing(open_tier(tmp_path, CAP, size, files=Counted())) as tier:
+        data = write(tier, keys, size)
+        assert calls == [("write", 4 << 20), ("write", 4 << 20), ("write", 2 << 20)]
+        calls.clear()
+        outs = [frames(size) for _ in keys]
+        order = [3, 1, 0, 2, 9, 7]
+        paced: list[int] = []
+        assert tier.read([keys[n] for n in order], outs[:6], pace=paced.append) == [ReadOutcome.GOOD] * 6
+        assert [out[0].tobytes() for out in outs[:6]] == [data[n] for n in order]
+        assert sorted(calls) == [("read", 1 << 20), ("read", 1 << 20), ("read", 4 << 20)]
+        assert sorted(paced) == [1 << 20, 1 << 20, 4 << 20]
 
 
 def test_what_was_never_written_is_a_miss(disk):
@@ -76,10 +127,13 @@ def test_nothing_is_found_across_tenants_or_namespaces(disk):
 
 def test_written_again_is_held_once(disk):
     write(disk, [stored(1)])
-    held = disk.held_bytes
     second = write(disk, [stored(1)])[0]
-    assert disk.held_bytes == held
+    assert disk.held_blocks == 1
     assert read(disk, stored(1)) == second
+    payloads = [payload() for _ in range(3)]
+    disk.write([stored(1), stored(2), stored(1)], payloads)
+    assert read(disk, stored(1)) == bytes(payloads[2][0]), "the last of two in one batch"
+    assert disk.held_blocks == 2
 
 
 def test_deleted_is_gone_and_unknown_ones_are_passed_over(disk):
@@ -87,92 +141,146 @@ def test_deleted_is_gone_and_unknown_ones_are_passed_over(disk):
     disk.delete([stored(0), stored(99), stored(2)])
     assert [read(disk, key) is not None for key in chain(3)] == [False, True, False]
     disk.delete(chain(3))
-    assert disk.held_bytes == 0
+    assert disk.held_blocks == 0
 
 
-def test_a_batch_that_fails_at_the_second_of_three_leaves_nothing(disk, monkeypatch):
-    put = disk._table._tables["bytes"]
-    calls: Counter[bool] = Counter()
+@pytest.mark.parametrize("call", ["write", "sync", "create"])
+def test_a_batch_that_fails_half_way_leaves_nothing(tmp_path, call):
+    class Fails(DirectFiles):
+        count = 0
 
-    class FailsAtSecond:
-        """Stands for the write transaction."""
+        def __getattribute__(self, name):
+            if name == call:
+                Fails.count += 1
+                if Fails.count == {"write": 2, "sync": 1, "create": 2}[call]:
+                    raise OSError("No space left on device")
+            return super().__getattribute__(name)
 
-        def __init__(self, txn):
-            self.txn = txn
+    size = 3 << 20
+    with closing(open_tier(tmp_path, CAP, size, files=Fails())) as tier:
+        free = tier.capacity_blocks(size, 1)
+        with pytest.raises(DiskWriteFailed, match="No space left"):
+            write(tier, chain(3), size)
+        assert tier.degraded
+        assert [read(tier, key, size) for key in chain(3)] == [None] * 3
+        assert tier.held_blocks == 0
+        tier.delete([])  # Lets it be tried again at once.
+        for n in range(free):
+            write(tier, [stored(n)], size)
+    with closing(open_tier(tmp_path, CAP, size)) as again:
+        assert len(again.found(size)) == free, "no slot is lost"
 
-        def put(self, name, value, db):
-            calls[db is put] += 1
-            if calls[True] == 2:
-                raise lmdb.DiskError("No space left on device")
-            return self.txn.put(name, value, db=db)
 
-        def __getattr__(self, name):
-            return getattr(self.txn, name)
+def test_a_transaction_that_fails_leaves_nothing_and_its_slots_come_back(disk, monkeypatch):
+    def fails(rows, geometry, blocks):
+        raise lmdb.DiskError("No space left on device")
 
-    transact = disk._table._transact
-    monkeypatch.setattr(disk._table, "_transact", lambda work: transact(lambda txn: work(FailsAtSecond(txn))))
+    write(disk, [stored(50)])
+    free = disk._storage.space.free_count
+    monkeypatch.setattr(disk._table, "put", fails)
     with pytest.raises(DiskWriteFailed, match="No space left"):
         write(disk, chain(3))
     monkeypatch.undo()
     assert disk.degraded
     assert [read(disk, key) for key in chain(3)] == [None] * 3
-    assert disk.held_bytes == 0
+    assert disk._storage.space.free_count == free - 3, "it may be durable all the same"
+    disk.delete([])
+    disk.delete([stored(99)])
+    assert disk._storage.space.free_count == free
     with closing(reopen(disk)) as again:
-        assert again.stored(BLOCK) == []
+        assert again.found(BLOCK) == [stored(50)]
 
 
 # ------------------------------------------------------------------------------- damage
 
 
 @pytest.mark.parametrize(
-    ("table", "change"),
+    ("change", "bad"),
     [
-        ("bytes", flip),
-        ("bytes", lambda value: value[:-1]),
-        ("bytes", lambda value: b""),
-        ("bytes", lambda value: None),
-        ("blocks", lambda value: None),
+        (flip, 0),
+        (lambda value: bytes([value[0] ^ 1]) + value[1:], 1),
+        (lambda value: bytes(len(value)), 1),
+        (lambda value: value[: BLOCK - 1] + b"?" + value[BLOCK:], 1),
     ],
 )
-def test_a_damaged_block_is_a_miss_and_can_be_stored_again(disk, table, change):
+def test_a_damaged_block_is_a_miss_and_can_be_stored_again(disk, caplog, change, bad):
     data = write(disk, chain(3))
     disk.close()
-    change_raw(disk.folder, table, block_name(stored(1, 0)), change)
-    with closing(DiskTier.open(disk.folder, CAP)) as tier:
-        assert read(tier, stored(1, 0)) is None
-        assert tier.counts.bad_entries == 1
-        assert read(tier, stored(1, 0)) is None
-        assert [read(tier, stored(n)) for n in (0, 2)] == [data[0], data[2]]
-        again = write(tier, [stored(1, 0)])[0]
-        assert read(tier, stored(1, 0)) == again
+    change_bytes(disk.folder, stored(1, 0), SLOT, change)
+    with closing(open_tier(disk.folder)) as tier:
+        outs = [frames() for _ in range(3)]
+        good = [ReadOutcome.GOOD, ReadOutcome.BAD if bad else ReadOutcome.GOOD, ReadOutcome.GOOD]
+        assert tier.read(chain(3), outs) == good
+        assert tier.counts.bad_entries == bad, "of what pads a block nothing is said"
+        assert [outs[n][0].tobytes() for n in (0, 2)] == [data[0], data[2]]
+        if bad:
+            assert block_name(stored(1, 0)).hex() in caplog.text
+            assert tier.held_blocks == 2
+            assert tier.read(chain(3), outs) == good
+            assert tier.counts.bad_entries == 1
+            again = write(tier, [stored(1, 0)])[0]
+            assert read(tier, stored(1, 0)) == again
 
 
 def test_a_record_that_cannot_be_read_is_dropped_at_the_start(disk):
     write(disk, chain(3))
     disk.close()
     change_raw(disk.folder, "blocks", block_name(stored(2)), lambda value: b"\xff" + value[1:])
-    with closing(DiskTier.open(disk.folder, CAP)) as tier:
+    with closing(open_tier(disk.folder)) as tier:
         assert tier.counts.bad_entries == 1
-        assert tier.stored(BLOCK) == chain(2)
+        assert tier.found(BLOCK) == chain(2)
 
 
 def test_bytes_under_a_wrong_name_are_found_out(disk):
     write(disk, chain(1))
+    name = block_name(stored(0))
     disk.close()
     with lmdb.open(str(disk.folder), max_dbs=len(TABLES), map_size=CAP) as env:
-        for table in (env.open_db(b"blocks"), env.open_db(b"bytes")):
-            with env.begin(write=True) as txn:
-                value = txn.get(block_name(stored(0)), db=table)
-                assert value is not None
-                txn.put(block_name(stored(0, tenant=2)), value, db=table)
-    with closing(DiskTier.open(disk.folder, CAP)) as tier:
-        assert read(tier, stored(0)) is not None
+        blocks = env.open_db(b"blocks")
+        with env.begin(write=True) as txn:
+            entry = BlockEntry.unpack(name, txn.pop(name, db=blocks) or b"")
+            other = block_name(stored(0, tenant=2))
+            txn.put(other, entry.pack(other), db=blocks)
+    with closing(open_tier(disk.folder)) as tier:
+        assert len(tier.found(BLOCK)) == 1
         assert read(tier, stored(0, tenant=2)) is None
+        assert tier.counts.bad_entries == 1
 
 
-def test_a_frame_of_another_size_is_a_miss(disk):
-    write(disk, chain(1))
-    assert read(disk, stored(0), size=BLOCK - 1) is None
+def test_of_two_in_one_slot_the_younger_is_kept(disk):
+    data = write(disk, chain(2))
+    names = [block_name(key) for key in chain(2)]
+    disk.close()
+    with lmdb.open(str(disk.folder), max_dbs=len(TABLES), map_size=CAP) as env:
+        blocks = env.open_db(b"blocks")
+        with env.begin(write=True) as txn:
+            entries = [BlockEntry.unpack(name, txn.get(name, b"", db=blocks)) for name in names]
+            txn.put(names[0], replace(entries[0], slot=entries[1].slot).pack(names[0]), db=blocks)
+    with closing(open_tier(disk.folder)) as tier:
+        assert tier.counts.bad_entries == 1
+        assert read(tier, stored(0)) is None
+        assert read(tier, stored(1, 0)) == data[1]
+        assert tier.held_blocks == 1
+        write(tier, chain(2))
+        assert tier.held_blocks == 2
+
+
+def test_a_block_of_another_size_is_a_miss_and_stays(disk):
+    data = write(disk, chain(1))
+    with closing(reopen(disk)) as again:
+        again.lay_out(BLOCK - 1, 1)
+        assert read(again, stored(0), size=BLOCK - 1) is None
+        again.lay_out(BLOCK, 1)
+        assert read(again, stored(0)) == data[0]
+
+
+def test_frames_and_parts_of_a_wrong_size_are_a_bug(disk):
+    with pytest.raises(CheckFailed):
+        read(disk, stored(0), size=BLOCK - 1)
+    with pytest.raises(CheckFailed):
+        read(disk, stored(0), ranks=2)
+    with pytest.raises(CheckFailed):
+        write(disk, chain(1), BLOCK + 1)
 
 
 # ------------------------------------------------------------------------------ restart
@@ -183,7 +291,7 @@ def test_a_restart_finds_all_blocks_parents_first(disk):
     write(disk, chain(3, first=10))
     write(disk, [stored(5, 4), stored(20, 1)])
     with closing(reopen(disk)) as again:
-        found = again.stored(BLOCK)
+        found = again.found(BLOCK)
         assert Counter(found) == Counter([*chain(6), *chain(3, first=10), stored(20, 1)])
         assert found[:3] == chain(3, first=10), "the older chain first"
         seen = {BlockKey(b"")}
@@ -196,24 +304,106 @@ def test_a_restart_finds_all_blocks_parents_first(disk):
 def test_orphans_are_dropped(disk):
     write(disk, chain(5))
     disk.delete([stored(2)])
-    held = disk.held_bytes
     with closing(reopen(disk)) as again:
-        assert again.held_bytes == held
-        assert again.stored(BLOCK) == chain(2)
+        assert again.held_blocks == 4
+        assert again.found(BLOCK) == chain(2)
         assert again.counts.orphans == 2
-        assert again.held_bytes == held // 2
+        assert again.held_blocks == 2
         assert read(again, stored(4)) is None
 
 
-def test_other_layouts_are_left_alone_and_counted(disk):
-    other = add_namespace(disk.names, 50_000, 2, b"other")
-    keys = [stored(n, namespace=other) for n in range(20)]
-    disk.write(keys, [payload(50_000, 2) for _ in keys])
+def test_blocks_of_other_sizes_are_left_alone_and_counted(disk):
+    whole = disk.capacity_blocks(BLOCK, 1)
     write(disk, chain(3))
     with closing(reopen(disk)) as again:
-        assert again.stored(BLOCK) == chain(3)
-        assert Counter(again.stored(100_000)) == Counter(keys)
-        assert again.capacity_blocks(BLOCK) == (CAP * 7 // 8 - 20 * (102_400 + 512)) // (12_288 + 512)
+        other = add_namespace(again.names, BLOCK + 1, 1, b"other")
+        again.lay_out(BLOCK + 1, 1)
+        assert again.capacity_blocks(BLOCK + 1, 1) == whole - 3
+        assert again.found(BLOCK + 1) == []
+        write(again, [stored(n, namespace=other) for n in range(20)], BLOCK + 1)
+    with closing(open_tier(disk.folder)) as tier:
+        assert tier.capacity_blocks(BLOCK, 1) == whole - 20
+        assert tier.found(BLOCK) == chain(3)
+        assert len(tier.found(BLOCK + 1)) == 20
+
+
+# ------------------------------------------------------------------- other layouts, other formats
+
+
+def test_a_layout_of_another_size_is_refused_and_nothing_changes(disk):
+    data = write(disk, chain(2))
+    with closing(reopen(disk)) as again:
+        for refused in (again.capacity_blocks, again.lay_out):
+            with pytest.raises(LayoutMismatch, match="--wipe-incompatible") as refusal:
+                refused(50_000, 2)
+            assert refusal.value.value == "2 x 50000"
+        with pytest.raises(LayoutMismatch):
+            again.lay_out(SLOT // 3, 3)
+        assert [read(again, key) for key in chain(2)] == data
+
+
+def test_a_layout_of_another_size_may_be_wiped(disk):
+    write(disk, chain(2))
+    disk.close()
+    with closing(DiskTier.open(disk.folder, CAP, wipe_incompatible=True)) as tier:
+        assert tier.held_blocks == 2, "not before the layout is there"
+        assert tier.capacity_blocks(50_000, 2) > 0
+        assert tier.held_blocks == 2
+        tier.lay_out(50_000, 2)
+        namespace = add_namespace(tier.names, 50_000, 2, b"other")
+        assert namespace == 2, "the names of what was there are not given to others"
+        assert tier.found(50_000 * 2) == []
+        keys = [stored(n, namespace=namespace) for n in range(3)]
+        payloads = [payload(50_000, 2) for _ in keys]
+        tier.write(keys, payloads)
+    with closing(DiskTier.open(disk.folder, CAP)) as tier:
+        tier.lay_out(50_000, 2)
+        assert Counter(tier.found(100_000)) == Counter(keys)
+        assert read(tier, keys[1], 50_000, 2) == b"".join(payloads[1])
+
+
+def test_the_flag_leaves_a_folder_alone_that_fits(disk):
+    data = write(disk, chain(2))
+    disk.close()
+    with closing(open_tier(disk.folder, wipe_incompatible=True)) as tier:
+        assert [read(tier, key) for key in chain(2)] == data
+
+
+def make_format_2(folder: Path) -> None:
+    with lmdb.open(str(folder), max_dbs=6, map_size=CAP) as env:
+        for table, key, value in (
+            (b"meta", b"magic", MAGIC),
+            (b"meta", b"format", (2).to_bytes(4)),
+            (b"blocks", b"x" * 40, b"an entry"),
+            (b"bytes", b"x" * 40, bytes(100_000)),
+        ):
+            with env.begin(write=True) as txn:
+                txn.put(key, value, db=env.open_db(table, txn))
+    (folder / "kvstore.lock").write_text("1 on here")
+
+
+def test_an_older_format_is_refused_and_may_be_wiped(tmp_path):
+    make_format_2(tmp_path)
+    with pytest.raises(DiskInvalid, match="format 2, where this build reads and writes format 3") as refusal:
+        DiskTier.open(tmp_path, CAP)
+    assert "--wipe-incompatible" in refusal.value.remedy
+    with closing(open_tier(tmp_path, wipe_incompatible=True)) as tier:
+        assert tier.found(BLOCK) == []
+        data = write(tier, chain(2))
+    with closing(open_tier(tmp_path)) as tier:
+        assert [read(tier, key) for key in chain(2)] == data
+
+
+def test_segments_without_their_index_are_refused_and_may_be_wiped(disk):
+    write(disk, chain(2))
+    disk.close()
+    (disk.folder / "data.mdb").unlink()
+    with pytest.raises(DiskInvalid, match=r"index data\.mdb is missing") as refusal:
+        DiskTier.open(disk.folder, CAP)
+    assert "--wipe-incompatible" in refusal.value.remedy
+    with closing(open_tier(disk.folder, wipe_incompatible=True)) as tier:
+        assert tier.found(BLOCK) == []
+        write(tier, chain(2))
 
 
 def test_names_are_kept_with_the_first_blocks_that_follow_them(disk):
@@ -232,7 +422,7 @@ def test_names_are_kept_with_the_first_blocks_that_follow_them(disk):
 
 def test_folder_and_files_are_private(tmp_path):
     folder = tmp_path / "made" / "here"
-    with closing(DiskTier.open(folder, CAP)) as tier:
+    with closing(open_tier(folder)) as tier:
         write(tier, chain(1))
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
         for file in folder.iterdir():
@@ -293,6 +483,8 @@ def test_data_of_another_program_is_refused_and_left_as_it_was(tmp_path, make, f
     with pytest.raises(DiskInvalid, match=found) as refusal:
         DiskTier.open(tmp_path, CAP)
     assert refusal.value.field == "--disk"
+    with pytest.raises(DiskInvalid, match=found):
+        DiskTier.open(tmp_path, CAP, wipe_incompatible=True)
     assert look(tmp_path) == before
 
 
@@ -307,8 +499,8 @@ def test_data_without_the_claim_file_is_known_as_ours(disk):
 @pytest.mark.parametrize(
     ("name", "value", "found"),
     [
-        (b"format", (1).to_bytes(4), "format 1, where this build reads and writes format 2"),
-        (b"format", (3).to_bytes(4), "format 3"),
+        (b"format", (1).to_bytes(4), "format 1, where this build reads and writes format 3"),
+        (b"format", (4).to_bytes(4), "format 4"),
         (b"magic", b"x", "another program"),
     ],
 )
@@ -342,7 +534,7 @@ def test_a_second_open_is_refused_through_any_path(disk, tmp_path_factory):
 def test_no_descriptor_is_left(tmp_path):
     gc.collect()
     before = len(os.listdir("/proc/self/fd"))
-    with closing(DiskTier.open(tmp_path, CAP)) as tier:
+    with closing(open_tier(tmp_path)) as tier:
         write(tier, chain(2))
         with pytest.raises(DiskInvalid):
             DiskTier.open(tmp_path, CAP)
@@ -369,4 +561,11 @@ def test_a_cap_too_small_is_refused(tmp_path):
 
 def test_keys_of_wrong_length_are_a_bug(disk):
     with pytest.raises(CheckFailed):
-        disk.read(replace(stored(1), key=BlockKey(b"short")), frames())
+        disk.read([replace(stored(1), key=BlockKey(b"short"))], [frames()])
+
+
+def test_without_a_layout_nothing_is_written_or_read(tmp_path):
+    with closing(DiskTier.open(tmp_path, CAP)) as tier:
+        for call in (lambda: write(tier, chain(1)), lambda: read(tier, stored(0)), lambda: tier.found(BLOCK)):
+            with pytest.raises(CheckFailed, match="no layout"):
+                call()

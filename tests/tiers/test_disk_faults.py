@@ -1,21 +1,38 @@
 """Full disks, I/O errors, cut-off files and killed writers: writing stops, reading and the process go on."""
 
 import contextlib
+import errno
 import os
-import resource
+import queue
+import random
 import shutil
 import signal
 import subprocess
 import sys
+import threading
+import time
 from contextlib import closing
 from pathlib import Path
 
 import lmdb
 import pytest
 
-from kvstore.tiers import disk_table
-from kvstore.tiers.disk import DiskTier, DiskWriteFailed
-from tests.tiers.helpers import BLOCK, CAP, add_namespace, chain, read, stored, write
+from kvstore.core.types import StoredKey
+from kvstore.tiers import disk_reading
+from kvstore.tiers.disk import DiskWriteFailed, ReadOutcome
+from kvstore.tiers.files import DirectFiles
+from tests.tiers.helpers import (
+    BLOCK,
+    CAP,
+    chain,
+    files_at_most,
+    frames,
+    open_tier,
+    read,
+    stored,
+    taken_bytes,
+    write,
+)
 
 SMALL = 4 << 20
 SIZE = 100_000
@@ -35,80 +52,57 @@ def clock():
 
 @pytest.fixture
 def disk(tmp_path: Path, clock):
-    tier = DiskTier.open(tmp_path, SMALL, clock=clock)
-    add_namespace(tier.names, SIZE)
+    tier = open_tier(tmp_path, SMALL, SIZE, clock=clock)
     yield tier
     tier.close()
-
-
-def file_bytes(disk: DiskTier) -> int:
-    return (disk.folder / "data.mdb").stat().st_size
-
-
-@contextlib.contextmanager
-def files_at_most(size: int):
-    """Writes beyond `size` fail with EFBIG: a full disk that needs no root and no mount."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 # --------------------------------------------------------------------------------- full
 
 
-def test_the_capacity_fits_and_the_file_stays_below_the_cap(disk):
-    capacity = disk.capacity_blocks(SIZE)
+def test_the_capacity_fits_and_the_cap_holds_at_every_moment(disk):
+    capacity = disk.capacity_blocks(SIZE, 1)
     keys = chain(capacity)
     for start in range(0, capacity, 8):
         write(disk, keys[start : start + 8], SIZE)
+        assert taken_bytes(disk.folder) <= SMALL
     for turn in range(40):  # A full tier that lives on: blocks go, others come.
         first = capacity + 4 * turn
         disk.delete([stored(n) for n in range(first - capacity, first - capacity + 4)])
         write(disk, [stored(n) for n in range(first, first + 4)], SIZE)
+        assert taken_bytes(disk.folder) <= SMALL
     assert not disk.degraded
-    assert file_bytes(disk) <= SMALL
     with pytest.raises(DiskWriteFailed, match="full"):
         write(disk, [stored(10_000), stored(10_001)], SIZE)
 
 
-@pytest.mark.parametrize("size", [1, 1_000, 3_000, 5_000, 30_000])
+@pytest.mark.parametrize("size", [1, 5_000, 30_000])
 def test_the_capacity_fits_for_small_blocks_too(tmp_path, size):
-    with closing(DiskTier.open(tmp_path, SMALL)) as tier:
-        add_namespace(tier.names, size)
-        keys = [stored(n) for n in range(tier.capacity_blocks(size))]
-        for start in range(0, len(keys), 200):
-            write(tier, keys[start : start + 200], size)
-        assert file_bytes(tier) <= SMALL
-        for start in range(0, len(keys), 200):
-            tier.delete(keys[start : start + 200])
-        assert tier.held_bytes == tier.counts.delete_errors == 0
+    """Many times the cap, of keys in no order: the index stays in its share."""
+    draw = random.Random(size)
+    with closing(open_tier(tmp_path, SMALL, size)) as tier:
+        capacity = tier.capacity_blocks(size, 1)
+        assert capacity * size < SMALL
+        held: list[StoredKey] = []
+        for first in range(0, 5 * capacity, 50):
+            keys = [stored(n) for n in range(first, first + 50)]
+            if len(held) > capacity - 50:
+                draw.shuffle(held)
+                tier.delete(held[:50])
+                del held[:50]
+            write(tier, keys, size)
+            held += keys
+        assert taken_bytes(tmp_path) <= SMALL
+        assert tier.counts.delete_errors == tier.counts.write_errors == 0
+        tier.delete(held)
+        assert tier.held_blocks == 0
 
 
-def test_what_was_there_before_counts_towards_a_smaller_cap(tmp_path):
-    with closing(DiskTier.open(tmp_path, 4 * SMALL)) as tier:
-        add_namespace(tier.names, SIZE)
-        write(tier, chain(60), SIZE)
-        held = tier.held_bytes
-    with closing(DiskTier.open(tmp_path, SMALL)) as tier:
-        assert tier.held_bytes == held > SMALL
-        capacity = tier.capacity_blocks(SIZE)
-        assert capacity < 60
-        found = tier.stored(SIZE)
-        with pytest.raises(DiskWriteFailed, match="full"):
-            write(tier, [stored(99)], SIZE)
-        tier.delete(found[capacity - 1 :])
-        write(tier, [stored(99)], SIZE)
-        assert tier.held_bytes < SMALL
-
-
-def test_a_full_map_degrades_and_heals(disk, clock):
+def test_a_full_index_degrades_and_heals(disk, clock):
     """A reader that stays keeps all freed pages from being used again (a stuck tool, say)."""
-    data = dict(zip(chain(20), write(disk, chain(20), SIZE), strict=True))
+    data = dict(zip(chain(5), write(disk, chain(5), SIZE), strict=True))
     with disk._table._env.begin():
-        for turn in range(100):
+        for turn in range(2_000):
             disk.delete([stored(100 + turn - 1)])
             with contextlib.suppress(DiskWriteFailed):
                 write(disk, [stored(100 + turn)], SIZE)
@@ -117,26 +111,22 @@ def test_a_full_map_degrades_and_heals(disk, clock):
         assert "MapFull" in disk.degraded_reason
         assert all(read(disk, key, SIZE) == block for key, block in data.items())
         with pytest.raises(DiskWriteFailed, match="not tried again yet"):
-            write(disk, [stored(200)], SIZE)
-        held = disk.held_bytes
-        disk.delete([stored(0)])
-        assert disk.held_bytes < held
-        assert read(disk, stored(0), SIZE) is None
+            write(disk, [stored(9_000)], SIZE)
+        assert taken_bytes(disk.folder) <= SMALL
     clock.now += 1.0
     for _ in range(3):  # The pages come free in two transactions.
         with contextlib.suppress(DiskWriteFailed):
-            write(disk, [stored(200)], SIZE)
+            write(disk, [stored(9_000)], SIZE)
         clock.now += 10.0
     assert not disk.degraded
-    assert read(disk, stored(200), SIZE) is not None
-    assert file_bytes(disk) <= SMALL
+    assert read(disk, stored(9_000), SIZE) is not None
 
 
 def test_a_full_disk_degrades_and_heals_with_ever_longer_pauses(disk, clock):
     data = write(disk, chain(3), SIZE)
-    with files_at_most(file_bytes(disk) + 50_000):
+    with files_at_most(SIZE + SIZE // 2):
         for wait in (1.0, 2.0, 4.0):
-            with pytest.raises(DiskWriteFailed, match="Error"):
+            with pytest.raises(DiskWriteFailed, match="File too large"):
                 write(disk, chain(20, first=50), SIZE)
             clock.now += wait * 0.99
             with pytest.raises(DiskWriteFailed, match="not tried again yet"):
@@ -153,7 +143,6 @@ def test_a_full_disk_degrades_and_heals_with_ever_longer_pauses(disk, clock):
 
 def test_a_delete_that_fails_is_made_up_for(disk, clock, monkeypatch):
     write(disk, chain(3), SIZE)
-    held = disk.held_bytes
 
     def fails(names):
         raise lmdb.DiskError("I/O error")
@@ -163,7 +152,7 @@ def test_a_delete_that_fails_is_made_up_for(disk, clock, monkeypatch):
     disk.delete([stored(2)])
     assert disk.degraded
     assert disk.counts.delete_errors == 2
-    assert disk.held_bytes == held
+    assert disk.held_blocks == 3
     monkeypatch.undo()
     clock.now += 100.0
     write(disk, [stored(2)], SIZE)
@@ -172,16 +161,168 @@ def test_a_delete_that_fails_is_made_up_for(disk, clock, monkeypatch):
     assert read(disk, stored(2), SIZE) is not None, "written since: nothing is owed"
 
 
-def test_an_error_of_lmdb_is_a_miss_and_the_block_stays(disk, monkeypatch):
-    def broken(name, record, value, out):
+def test_a_bad_block_that_cannot_be_deleted_is_a_miss_each_time_and_blocks_nothing(disk, clock, monkeypatch):
+    """CASES 5.07."""
+    write(disk, chain(3), SIZE)
+    monkeypatch.setattr(disk_reading, "checksum_of", lambda name, parts: b"wrong")
+    monkeypatch.setattr(
+        disk._table, "remove_if", lambda records: (_ for _ in ()).throw(lmdb.DiskError("EPERM"))
+    )
+    assert read(disk, stored(0), SIZE) is None
+    assert read(disk, stored(0), SIZE) is None
+    assert disk.counts.delete_errors == 2
+    monkeypatch.undo()
+    capacity = disk.capacity_blocks(SIZE, 1)
+    disk.delete([stored(1), stored(2)])
+    write(disk, [stored(100 + n) for n in range(capacity)], SIZE)
+    assert read(disk, stored(0), SIZE) is None, "it was owed"
+
+
+def test_an_error_of_the_index_is_a_miss_and_the_block_stays(disk, monkeypatch):
+    def broken(names):
         raise lmdb.CorruptedError("located page was wrong type")
 
     data = write(disk, chain(1), SIZE)
-    monkeypatch.setattr(disk_table, "_fill", broken)
+    monkeypatch.setattr(disk._table, "find", broken)
     assert read(disk, stored(0), SIZE) is None
     assert disk.counts.read_errors == 1
     monkeypatch.undo()
     assert read(disk, stored(0), SIZE) == data[0]
+
+
+class OneBadSlot(DirectFiles):
+    """A sector that can't be read."""
+
+    offset = -1
+
+    def read(self, fd, parts, offset):
+        if offset <= self.offset < offset + sum(part.nbytes for part in parts):
+            raise OSError(errno.EIO, "Input/output error")
+        super().read(fd, parts, offset)
+
+
+def test_a_sector_that_cannot_be_read_takes_no_neighbours_with_it(tmp_path):
+    files = OneBadSlot()
+    with closing(open_tier(tmp_path, CAP, SIZE, files=files)) as tier:
+        keys = chain(10)
+        data = write(tier, keys, SIZE)
+        files.offset = 3 * 102_400 + 5
+        outs = [frames(SIZE) for _ in keys]
+        outcomes = tier.read(keys, outs)
+        assert [n for n, outcome in enumerate(outcomes) if outcome is not ReadOutcome.GOOD] == [3]
+        assert [out[0].tobytes() for n, out in enumerate(outs) if n != 3] == data[:3] + data[4:]
+        assert tier.counts.read_errors == 1
+        files.offset = -1
+        assert read(tier, keys[3], SIZE) == data[3]
+
+
+# --------------------------------------------------------------------------------- late
+
+
+class Hanging(DirectFiles):
+    """Calls of the kind in `kind` wait until `go`, and then do what they were to do."""
+
+    def __init__(self, kind: str = "") -> None:
+        self.kind = kind
+        self.go = threading.Event()
+
+    def read(self, fd, parts, offset):
+        self._wait("read")
+        super().read(fd, parts, offset)
+
+    def write(self, fd, parts, offset):
+        self._wait("write")
+        super().write(fd, parts, offset)
+
+    def sync(self, fd):
+        self._wait("sync")
+        super().sync(fd)
+
+    def _wait(self, kind):
+        if kind == self.kind:
+            assert self.go.wait(60)
+
+
+@pytest.fixture
+def hanging(tmp_path: Path, clock):
+    files = Hanging()
+    tier = open_tier(tmp_path, SMALL, SIZE, clock=clock, files=files, deadline_seconds=0.2)
+    yield tier, files
+    files.go.set()
+    assert tier.close(60)
+
+
+def test_a_late_read_is_told_when_it_returns_at_last(hanging):
+    tier, files = hanging
+    data = write(tier, chain(2), SIZE)
+    files.kind = "read"
+    back: queue.SimpleQueue[int] = queue.SimpleQueue()
+    outs = [frames(SIZE), frames(SIZE), frames(SIZE)]
+    outcomes = tier.read([*chain(2), stored(99)], outs, returned=back.put)
+    assert outcomes == [ReadOutcome.LATE, ReadOutcome.LATE, ReadOutcome.BAD]
+    assert tier.counts.late_reads == 2
+    assert tier.late_count == 1
+    assert back.empty()
+    files.go.set()
+    assert sorted(back.get(timeout=60) for _ in range(2)) == [0, 1]
+    assert [out[0].tobytes() for out in outs[:2]] == data, "it was still written to"
+    assert [read(tier, key, SIZE) for key in chain(2)] == data
+    assert tier.late_count == 0
+
+
+def test_where_all_threads_hang_nobody_waits_again(hanging):
+    tier, files = hanging
+    write(tier, chain(8), SIZE)
+    files.kind = "read"
+    for key in chain(4):
+        assert tier.read([key], [frames(SIZE)]) == [ReadOutcome.LATE]
+    # With the threads all gone, what is queued would never be begun.
+    assert tier.read([stored(5)], [frames(SIZE)]) == [ReadOutcome.BAD]
+    assert tier.counts.late_reads == 4
+    files.go.set()
+
+
+@pytest.mark.parametrize("kind", ["write", "sync"])
+def test_a_late_write_fails_and_its_slots_stay_taken_until_it_returns(hanging, clock, kind):
+    tier, files = hanging
+    write(tier, [stored(50)], SIZE)
+    free = tier._storage.space.free_count
+    files.kind = kind
+    with pytest.raises(DiskWriteFailed, match="not returned"):
+        write(tier, chain(2), SIZE)
+    assert tier.degraded
+    assert read(tier, stored(50), SIZE) is not None
+    # Of two writes the second was never begun.
+    assert tier._storage.space.free_count == (free - 1 if kind == "write" else free)
+    files.go.set()
+    while tier.late_count:
+        time.sleep(0.001)
+    clock.now += 100
+    data = write(tier, chain(tier.capacity_blocks(SIZE, 1) - 1), SIZE)
+    assert not tier.degraded
+    assert read(tier, stored(0), SIZE) == data[0]
+
+
+def test_a_transaction_that_comes_through_late_is_taken_back(hanging, clock, monkeypatch):
+    tier, files = hanging
+    write(tier, [stored(50)], SIZE)
+    put = tier._table.put
+
+    def late(*arguments):
+        assert files.go.wait(60)
+        return put(*arguments)
+
+    monkeypatch.setattr(tier._table, "put", late)
+    with pytest.raises(DiskWriteFailed, match="not returned"):
+        write(tier, chain(2), SIZE)
+    monkeypatch.undo()
+    files.go.set()
+    while tier.late_count:
+        time.sleep(0.001)
+    clock.now += 100
+    data = write(tier, chain(tier.capacity_blocks(SIZE, 1) - 1, first=100), SIZE)
+    assert [read(tier, key, SIZE) for key in chain(2)] == [None, None]
+    assert read(tier, stored(100), SIZE) == data[0]
 
 
 # --------------------------------------------------------- what ends a process, at worst
@@ -197,13 +338,15 @@ READ_ALL = """
 import sys
 from kvstore.core.errors import DiskInvalid
 from kvstore.tiers.disk import DiskTier
-from tests.tiers.helpers import BLOCK, CAP, read, write, stored
+from tests.tiers.helpers import BLOCK, CAP, add_namespace, read, write, stored
 try:
     disk = DiskTier.open(sys.argv[1], CAP)
 except DiskInvalid as error:
     print("refused")
 else:
-    found = disk.stored(BLOCK)
+    add_namespace(disk.names)
+    disk.lay_out(BLOCK, 1)
+    found = disk.found(BLOCK)
     print(len(found), sum(read(disk, key) is not None for key in found))
     try:
         write(disk, [stored(1000)])
@@ -214,11 +357,10 @@ else:
 
 
 def test_a_file_that_was_cut_off_ends_nothing(tmp_path):
-    with closing(DiskTier.open(tmp_path / "whole", CAP)) as tier:
-        add_namespace(tier.names)
+    with closing(open_tier(tmp_path / "whole")) as tier:
         for key in chain(30):
             write(tier, [key])
-        size = file_bytes(tier)
+    size = (tmp_path / "whole" / "data.mdb").stat().st_size
     whole = 0
     for kept in range(0, size, size // 16 // 4096 * 4096):
         folder = tmp_path / str(kept)
@@ -235,10 +377,8 @@ def test_a_file_that_was_cut_off_ends_nothing(tmp_path):
 
 WRITE_ON = """
 import sys
-from kvstore.tiers.disk import DiskTier
-from tests.tiers.helpers import CAP, BLOCK, add_namespace, chain, write
-disk = DiskTier.open(sys.argv[1], CAP)
-add_namespace(disk.names)
+from tests.tiers.helpers import chain, open_tier, write
+disk = open_tier(sys.argv[1])
 keys = chain(4000)
 for start in range(0, 4000, 8):
     write(disk, keys[start:start + 8])
@@ -255,8 +395,8 @@ def test_a_killed_writer_leaves_whole_batches_and_all_that_it_reported(tmp_path,
             reported = int(writer.stdout.readline())
         writer.send_signal(signal.SIGKILL)
         reported = int([str(reported), *writer.stdout.read().split()][-1])
-    with closing(DiskTier.open(tmp_path, CAP)) as tier:
-        found = tier.stored(BLOCK)
+    with closing(open_tier(tmp_path)) as tier:
+        found = tier.found(BLOCK)
         assert found == chain(len(found))
         assert len(found) % 8 == 0
         assert len(found) >= reported
@@ -267,10 +407,8 @@ def test_a_killed_writer_leaves_whole_batches_and_all_that_it_reported(tmp_path,
 
 FORK = """
 import os, sys
-from kvstore.tiers.disk import DiskTier
-from tests.tiers.helpers import CAP, add_namespace, chain, read, write
-disk = DiskTier.open(sys.argv[1], CAP)
-add_namespace(disk.names)
+from tests.tiers.helpers import chain, open_tier, read, write
+disk = open_tier(sys.argv[1])
 data = write(disk, chain(2))
 assert read(disk, chain(2)[0]) == data[0]
 if os.fork() == 0:

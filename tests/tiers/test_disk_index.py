@@ -22,6 +22,8 @@ def entries(count: int, seed: int = 1) -> dict[bytes, bytes]:
         name = b"".join(draw.choice([1, 256, ID_MAX]).to_bytes(4) for _ in range(2)) + key
         parent = draw.choice([b"", draw.randbytes(32), draw.randbytes(31) + b"\0"])
         rows[name] = BlockEntry(
+            segment=draw.randrange(2**32),
+            slot=draw.randrange(2**32),
             size=draw.randrange(1, 2**40),
             parent=BlockKey(parent),
             checksum=draw.randbytes(16),
@@ -38,6 +40,8 @@ def read(rows: dict[bytes, bytes]) -> tuple[FoundBlocks, list[bytes]]:
 def check_equal(found: FoundBlocks, rows: dict[bytes, bytes]) -> None:
     assert found.names() == list(rows)
     expected = [BlockEntry.unpack(name, record) for name, record in rows.items()]
+    assert found.segment.tolist() == [entry.segment for entry in expected]
+    assert found.slot.tolist() == [entry.slot for entry in expected]
     assert found.size.tolist() == [entry.size for entry in expected]
     assert found.writer.tolist() == [entry.writer for entry in expected]
     assert found.created_ns.tolist() == [entry.created_ns for entry in expected]
@@ -76,7 +80,15 @@ def test_a_bad_entry_is_found_and_its_neighbours_are_kept(place, damage):
 
 
 def plain(writer: int = 1) -> BlockEntry:
-    return BlockEntry(size=1, parent=BlockKey(b""), checksum=bytes(16), writer=WriterId(writer), created_ns=1)
+    return BlockEntry(
+        segment=0,
+        slot=0,
+        size=1,
+        parent=BlockKey(b""),
+        checksum=bytes(16),
+        writer=WriterId(writer),
+        created_ns=1,
+    )
 
 
 @pytest.mark.parametrize(
@@ -92,7 +104,7 @@ def test_ids_out_of_bounds_are_bad_though_the_checksum_is_right(namespace, tenan
 def test_another_version_is_bad_though_the_checksum_is_right(monkeypatch):
     name = bytes([0, 0, 0, 1]) * 10
     with monkeypatch.context() as patch:
-        patch.setattr(disk_format, "ENTRY_VERSION", 3)
+        patch.setattr(disk_format, "ENTRY_VERSION", 2)
         record = plain().pack(name)
     found, bad = read({name: record})
     assert (len(found), bad) == (0, [name])

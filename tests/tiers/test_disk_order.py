@@ -23,14 +23,16 @@ def name(number: int, domain: int = 1) -> bytes:
 
 def entry(parent: int | None, created: int) -> BlockEntry:
     key = BlockKey(b"") if parent is None else key_of(parent)
-    return BlockEntry(size=1, parent=key, checksum=bytes(16), writer=WriterId(1), created_ns=created)
+    return BlockEntry(
+        segment=0, slot=0, size=1, parent=key, checksum=bytes(16), writer=WriterId(1), created_ns=created
+    )
 
 
 def order_chains(entries: dict[bytes, BlockEntry]) -> tuple[list[bytes], list[bytes]]:
     """By name: the blocks in order, and the orphans."""
     found, bad = read_index(iter(entries), (each.pack(block) for block, each in entries.items()))
     assert not bad
-    keys, orphans = keys_in_order(found)
+    keys, orphans = keys_in_order(found, found.created_ns)
     for key in keys:
         assert key.parent == entries[block_name(key)].parent
     return [block_name(key) for key in keys], orphans

@@ -13,11 +13,11 @@ import pytest
 from kvstore.core.effects import DiskDelete, Transfer
 from kvstore.core.errors import CheckFailed
 from kvstore.core.types import Frame, StoredKey, Tier, TransferId
-from kvstore.tiers.disk import DiskTier, DiskWriteFailed
+from kvstore.tiers.disk import DiskWriteFailed, ReadOutcome
 from kvstore.tiers.movers import READ_THREADS, TRANSFERS_MAX, Movers
 from kvstore.tiers.moves import frame_runs
 from kvstore.tiers.pool import HostPool
-from tests.tiers.helpers import CAP, add_namespace, chain, stored
+from tests.tiers.helpers import CAP, chain, open_tier, stored
 
 WAIT = 20.0
 FRAMES = 24
@@ -29,8 +29,7 @@ class House:
     def __init__(self, folder: Path, block_bytes: int = 5_001, ranks: int = 1) -> None:
         self.gpu = HostPool("gpu", FRAMES, block_bytes, ranks)
         self.cpu = HostPool("cpu", FRAMES, block_bytes, ranks)
-        self.disk = DiskTier.open(folder, CAP)
-        add_namespace(self.disk.names, block_bytes, ranks)
+        self.disk = open_tier(folder, CAP, block_bytes, ranks)
         self.ends: queue.SimpleQueue[tuple[TransferId, tuple[int, ...]]] = queue.SimpleQueue()
         self.movers = Movers(
             self.gpu, self.cpu, self.disk, lambda id, failed, late: self.ends.put((id, failed))
@@ -181,7 +180,7 @@ def test_many_transfers_end_once_each(house):
 
 
 def test_an_unforeseen_error_fails_the_transfer_and_not_the_thread(house, monkeypatch):
-    def broken(key, out):
+    def broken(keys, outs, **_):
         raise RuntimeError("unforeseen")
 
     house.to_disk([0, 1], chain(2))
@@ -204,7 +203,7 @@ def test_frames_outside_of_a_pool_are_a_bug_that_shows(house, frames, side):
 
 
 def test_what_would_kill_a_thread_shows_and_each_transfer_ends(house, monkeypatch):
-    def dies(key, out):
+    def dies(keys, outs, **_):
         raise SystemExit("died")
 
     monkeypatch.setattr(house.disk, "read", dies)
@@ -239,7 +238,9 @@ def test_an_end_that_cannot_be_told_shows(tmp_path):
 
 def test_more_transfers_than_the_bound_are_a_bug(house, monkeypatch):
     held = threading.Event()
-    monkeypatch.setattr(house.disk, "read", lambda key, out: held.wait(WAIT))
+    monkeypatch.setattr(
+        house.disk, "read", lambda keys, outs, **_: [ReadOutcome.GOOD] * (len(keys) * held.wait(WAIT))
+    )
     transfers = [house.transfer(Tier.DISK, Tier.CPU, [0], [1], [stored(1)]) for _ in range(TRANSFERS_MAX)]
     house.movers.start(transfers, [])
     with pytest.raises(CheckFailed, match="in flight"):
@@ -270,7 +271,7 @@ def test_close_works_off_what_was_started(house):
     house.movers.start(transfers, [])
     assert house.movers.close(WAIT)
     assert [house.ends.get(timeout=0) for _ in transfers] == [(transfer.id, ()) for transfer in transfers]
-    assert len(house.disk.stored(house.cpu.block_bytes)) == 10
+    assert len(house.disk.found(house.cpu.block_bytes)) == 10
     with pytest.raises(CheckFailed):
         house.movers.start([house.transfer(Tier.GPU, Tier.CPU, [0], [0])], [])
 
@@ -278,9 +279,9 @@ def test_close_works_off_what_was_started(house):
 def test_close_gives_up_threads_that_hang_and_ends_what_waits_behind_them(house, monkeypatch):
     held, begun = threading.Event(), threading.Semaphore(0)
 
-    def hangs(key, out):
+    def hangs(keys, outs, **_):
         begun.release()
-        return held.wait(WAIT)
+        return [ReadOutcome.GOOD] * (len(keys) * held.wait(WAIT))
 
     monkeypatch.setattr(house.disk, "read", hangs)
     under_way = [house.transfer(Tier.DISK, Tier.CPU, [0], [1], [stored(1)]) for _ in range(READ_THREADS)]

@@ -6,11 +6,11 @@ import msgspec
 import pytest
 
 from kvstore.tiers.calibrating import BLOCK_COUNTS, calibrate
-from kvstore.tiers.disk import DiskTier
+from kvstore.tiers.disk import DiskWriteFailed
 from kvstore.tiers.link_names import COPY, LINKS, LOAD, READ, WRITE
 from kvstore.tiers.pool import HostPool
 from kvstore.tiers.rates import LinkRate, LinkRates, RatesUnreadable
-from tests.tiers.helpers import CAP, add_namespace, chain
+from tests.tiers.helpers import chain, open_tier
 
 BLOCK = 1 << 20
 
@@ -117,13 +117,11 @@ def test_what_is_not_sound_is_not_taken(path, value):
 
 
 def test_all_links_are_measured_and_the_disk_is_left_as_it_was(tmp_path):
-    disk, rates = DiskTier.open(tmp_path, CAP), LinkRates()
+    disk, rates = open_tier(tmp_path, size=5_000, ranks=2), LinkRates()
     with HostPool("gpu", 64, 5_000, 2) as gpu, HostPool("cpu", 20, 5_000, 2) as cpu:
-        add_namespace(disk.names, 5_000, 2)
-        held = disk.held_bytes
-        calibrate(rates, gpu, cpu, disk, chain(10))
-        assert disk.held_bytes == held
-        assert disk.stored(10_000) == []
+        calibrate(rates, gpu, cpu, disk, chain(10), seconds_max=60.0)
+    assert disk.held_blocks == 0
+    assert disk.found(10_000) == []
     for each in LINKS:
         rate = rates.rate(each)
         assert rate.is_known
@@ -134,19 +132,20 @@ def test_all_links_are_measured_and_the_disk_is_left_as_it_was(tmp_path):
 
 
 def test_its_time_is_bounded_and_something_is_measured_in_none(tmp_path):
-    disk, rates = DiskTier.open(tmp_path, CAP), LinkRates()
+    disk, rates = open_tier(tmp_path, size=5_000), LinkRates()
     with HostPool("gpu", 64, 5_000, 1) as gpu, HostPool("cpu", 64, 5_000, 1) as cpu:
-        add_namespace(disk.names, 5_000, 1)
         calibrate(rates, gpu, cpu, disk, chain(64), seconds_max=0.0)
     assert all(rates.rate(each).samples == 1 for each in LINKS)
     disk.close()
 
 
 def test_a_disk_that_can_not_be_written_leaves_the_rest(tmp_path, monkeypatch):
-    disk, rates = DiskTier.open(tmp_path, CAP), LinkRates()
+    def full(*_, **__):
+        raise DiskWriteFailed("full")
+
+    disk, rates = open_tier(tmp_path, size=5_000), LinkRates()
     with HostPool("gpu", 8, 5_000, 1) as gpu, HostPool("cpu", 8, 5_000, 1) as cpu:
-        add_namespace(disk.names, 5_000, 1)
-        monkeypatch.setattr(disk, "_room_bytes", 0)
+        monkeypatch.setattr(disk, "write", full)
         calibrate(rates, gpu, cpu, disk, chain(8))
     assert rates.rate(LOAD).is_known
     assert not rates.rate(WRITE).is_known

@@ -1,0 +1,175 @@
+"""How blocks are read: looked up, read by several threads as pieces, and each verified before it counts.
+
+The checksum is that of the frame's own bytes: what it vouches for is what lies there.
+"""
+
+from collections.abc import Callable, Sequence
+from enum import Enum
+from functools import partial
+
+from msgspec import Struct
+
+from kvstore.core.errors import check
+from kvstore.tiers.disk_format import BlockEntry, checksum_of
+from kvstore.tiers.disk_io import Io, IoKind, IoLate, IoNotBegun, IoThreads
+from kvstore.tiers.disk_pieces import Part, Piece, make_pieces
+from kvstore.tiers.disk_space import Space
+from kvstore.tiers.disk_table import BlockTable, DiskFault
+from kvstore.tiers.disk_writing import Pace
+
+__all__ = ["BlockReader", "Found", "ReadFault", "ReadOutcome", "Verdict"]
+
+
+class ReadOutcome(Enum):
+    """GOOD: the frame holds the block. BAD: it doesn't, and is free again. LATE: nor does it, and the device
+    may still write to it until `returned` is told."""
+
+    GOOD = "good"
+    BAD = "bad"
+    LATE = "late"
+
+
+class ReadFault(Enum):
+    """Why a block can't be had. WRONG: on disk isn't what was written. FAILED: it can't be read now."""
+
+    NONE = "none"
+    MISSING = "missing"
+    WRONG = "wrong"
+    FAILED = "failed"
+    LATE = "late"
+
+
+class Verdict(Struct, frozen=True, kw_only=True):
+    """`record`: the block's entry as it stood in the index."""
+
+    fault: ReadFault
+    record: bytes = b""
+    why: str = ""
+
+
+class Found(Struct, frozen=True, kw_only=True):
+    """A block to be read: its place in the batch, and its entry."""
+
+    position: int
+    name: bytes
+    record: bytes
+    entry: BlockEntry
+
+
+GOOD = Verdict(fault=ReadFault.NONE)
+MISSING = Verdict(fault=ReadFault.MISSING, why="not there")
+
+
+class BlockReader:
+    """For any thread."""
+
+    def __init__(self, table: BlockTable, threads: IoThreads, space: Space) -> None:
+        self._table = table
+        self._threads = threads
+        self._space = space
+
+    def read(
+        self,
+        names: Sequence[bytes],
+        outs: Sequence[Sequence[Part]],
+        block_bytes: int,
+        pace: Pace,
+        returned: Callable[[int], None],
+    ) -> list[Verdict]:
+        """`outs[n]`: the parts of a frame, one a rank, for the block of `names[n]`."""
+        check(len(names) == len(outs), f"{len(names)} blocks for {len(outs)} frames")
+        verdicts = dict.fromkeys(range(len(names)), MISSING)
+        found = self._look_up(names, block_bytes, verdicts)
+        geometry = self._space.geometry
+        slots = [self._space.slot_of(each.entry) for each in found]
+        frames = [outs[each.position] for each in found]
+        started: list[tuple[Piece, Io[list[Verdict]]]] = []
+        try:
+            for piece in make_pieces(slots, frames, geometry.stride_bytes, geometry.segment_slots):
+                pace(piece.size_bytes)
+                blocks = [(found[place], frames[place]) for place in piece.positions]
+                call = partial(self._read_piece, piece, blocks, block_bytes)
+                started.append((piece, self._threads.start(IoKind.READ, call)))
+        finally:
+            for piece, io in started:
+                positions = [found[place].position for place in piece.positions]
+                verdicts.update(zip(positions, self._wait(io, positions, returned), strict=True))
+        return [verdicts[position] for position in range(len(names))]
+
+    def _look_up(self, names: Sequence[bytes], block_bytes: int, verdicts: dict[int, Verdict]) -> list[Found]:
+        """In a thread for I/O too, since pages of the index may have to come from disk."""
+        try:
+            records = self._threads.start(IoKind.READ, partial(self._table.find, names)).wait(_pass)
+        except DiskFault as error:
+            failed = Verdict(fault=ReadFault.FAILED, why=f"{type(error).__name__}: {error}")
+            verdicts.update(dict.fromkeys(verdicts, failed))
+            return []
+        found: list[Found] = []
+        wanted = block_bytes * self._space.geometry.ranks
+        for position, (name, record) in enumerate(zip(names, records, strict=True)):
+            if not record:
+                continue
+            try:
+                entry = BlockEntry.unpack(name, record)
+            except ValueError as error:
+                verdicts[position] = Verdict(fault=ReadFault.WRONG, record=record, why=str(error))
+                continue
+            if entry.size != wanted:
+                why = f"{entry.size} bytes, where the frame takes {wanted}"
+                verdicts[position] = Verdict(fault=ReadFault.MISSING, record=record, why=why)
+                continue
+            found.append(Found(position=position, name=name, record=record, entry=entry))
+        return found
+
+    def _read_piece(
+        self, piece: Piece, blocks: Sequence[tuple[Found, Sequence[Part]]], block_bytes: int
+    ) -> list[Verdict]:
+        try:
+            fd, offset = self._space.segments.place(piece.slot)
+            self._space.files.read(fd, piece.parts, offset)
+        except OSError as error:
+            return self._read_singly(piece, blocks, block_bytes, error)
+        piece.empty_buffer()
+        return [_verify(found, frame, block_bytes) for found, frame in blocks]
+
+    def _read_singly(
+        self,
+        piece: Piece,
+        blocks: Sequence[tuple[Found, Sequence[Part]]],
+        block_bytes: int,
+        error: OSError,
+    ) -> list[Verdict]:
+        """One bad sector must not take its neighbours with it."""
+        if len(blocks) == 1:
+            return [Verdict(fault=ReadFault.FAILED, record=blocks[0][0].record, why=str(error))]
+        geometry = self._space.geometry
+        verdicts = []
+        for found, frame in blocks:
+            slot = self._space.slot_of(found.entry)
+            [single] = make_pieces([slot], [frame], geometry.stride_bytes, geometry.segment_slots)
+            verdicts += self._read_piece(single, [(found, frame)], block_bytes)
+        return verdicts
+
+    def _wait(
+        self, io: Io[list[Verdict]], positions: Sequence[int], returned: Callable[[int], None]
+    ) -> list[Verdict]:
+        def tell() -> None:
+            for position in positions:
+                returned(position)
+
+        try:
+            return io.wait(tell)
+        except IoLate as error:
+            return [Verdict(fault=ReadFault.LATE, why=str(error))] * len(positions)
+        except IoNotBegun as error:
+            return [Verdict(fault=ReadFault.FAILED, why=str(error))] * len(positions)
+
+
+def _verify(found: Found, frame: Sequence[Part], block_bytes: int) -> Verdict:
+    if checksum_of(found.name, [part[:block_bytes].data for part in frame]) == found.entry.checksum:
+        return GOOD
+    return Verdict(fault=ReadFault.WRONG, record=found.record, why="wrong checksum")
+
+
+def _pass() -> None:
+    """Nothing is taken by a look into the index."""

@@ -1,0 +1,190 @@
+"""What there is of the tier once the size of its slots is known: room, who reads, who writes, who deletes."""
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+from kvstore.tiers.disk_cap import index_bytes, slot_count
+from kvstore.tiers.disk_deleting import Deleter, commit
+from kvstore.tiers.disk_format import Geometry, segment_name
+from kvstore.tiers.disk_health import DiskCounts, WriteHealth
+from kvstore.tiers.disk_io import IoThreads
+from kvstore.tiers.disk_pieces import Part
+from kvstore.tiers.disk_reading import BlockReader, ReadFault, ReadOutcome, Verdict
+from kvstore.tiers.disk_sessions import Sessions
+from kvstore.tiers.disk_shrink import cull, move_below
+from kvstore.tiers.disk_space import Space
+from kvstore.tiers.disk_start import Stock, take_stock
+from kvstore.tiers.disk_table import BlockTable, DiskFault
+from kvstore.tiers.disk_writing import Batch, BlockWriter, Pace
+from kvstore.tiers.files import Files
+from kvstore.tiers.names import NameKind, Names
+from kvstore.tiers.segments import segments_in
+
+__all__ = ["DiskWriteFailed", "Storage", "at_once", "ignore", "remove_segments"]
+
+log = logging.getLogger(__name__)
+
+
+# In one transaction.
+USES_MAX = 1024
+
+OUTCOMES = {
+    ReadFault.NONE: ReadOutcome.GOOD,
+    ReadFault.MISSING: ReadOutcome.BAD,
+    ReadFault.WRONG: ReadOutcome.BAD,
+    ReadFault.FAILED: ReadOutcome.BAD,
+    ReadFault.LATE: ReadOutcome.LATE,
+}
+
+
+class DiskWriteFailed(Exception):
+    """Nothing of the batch was stored."""
+
+
+class Storage:
+    """`stock`: what was found at the start, for the first that asks; None from then on."""
+
+    def __init__(
+        self,
+        folder: Path,
+        table: BlockTable,
+        files: Files,
+        threads: IoThreads,
+        names: Names,
+        geometry: Geometry,
+        cap_bytes: int,
+        counts: DiskCounts,
+        health: WriteHealth,
+        *,
+        names_saved: int,
+        is_new: bool,
+    ) -> None:
+        """Before any other thread uses the table. DiskFault where the folder can't be read or made to fit."""
+        self.folder = folder
+        self.geometry = geometry
+        self._table = table
+        self._counts = counts
+        self._health = health
+        count = slot_count(cap_bytes, geometry.slot_bytes, geometry.segment_slots)
+        segments = segments_in(folder)
+        stock = cull(folder, table, take_stock(folder, table, geometry, segments, counts), count)
+        count = _fit_index(folder, table, geometry, cap_bytes, count)
+        stock = cull(folder, table, stock, count)
+        self.space = Space(folder, files, geometry, count)
+        try:
+            self.space.open(segments)
+            stock = move_below(folder, table, self.space, stock, counts)
+            self.space.load(stock.slots, stock.blocks.namespace)
+        except BaseException:
+            self.space.close()
+            raise
+        # Where their rows are lost, nobody else may come to be called so.
+        names.reserve(NameKind.NAMESPACE, int(stock.blocks.namespace.max(initial=0)))
+        names.reserve(NameKind.TENANT, int(stock.blocks.tenant.max(initial=0)))
+        names.reserve(NameKind.WRITER, int(stock.blocks.writer.max(initial=0)))
+        self.stock: Stock | None = stock
+        self.deleter = Deleter(folder, table, threads, self.space, counts, health)
+        self.writer = BlockWriter(
+            table,
+            threads,
+            self.space,
+            self.deleter,
+            names,
+            names_saved=names_saved,
+            is_laid_out=not is_new,
+        )
+        self.reader = BlockReader(table, threads, self.space)
+        self._threads = threads
+        self.sessions = Sessions(folder, table, threads, health, count, stock.blocks)
+
+    def take_stock(self) -> Stock:
+        """Anew, as it stands now. DiskFault where the index can't be read."""
+        return take_stock(self.folder, self._table, self.geometry, self.space.segments.numbers, self._counts)
+
+    def write(self, batch: Batch, block_bytes: int, pace: Pace) -> None:
+        """All of it, durably, or DiskWriteFailed."""
+        self.stock = None
+        if self._health.must_wait:
+            raise DiskWriteFailed(f"not tried again yet: {self._health.reason}")
+        self.deleter.pay()
+        try:
+            self.writer.write(batch, block_bytes, pace)
+        except DiskFault as error:
+            self._counts.write_errors += 1
+            reason = str(error) if type(error) is OSError else f"{type(error).__name__}: {error}"
+            self._health.failed(reason)
+            log.warning("%s: writing failed: %s", self.folder, reason)
+            raise DiskWriteFailed(reason) from error
+        self._health.succeeded()
+        self.sessions.flush()
+
+    def note_uses(self, names: Sequence[bytes]) -> None:
+        """A use that can't be noted is one that never was."""
+        if self._health.must_wait:
+            return
+        now = time.time_ns()
+        try:
+            for start in range(0, len(names), USES_MAX):
+                part = names[start : start + USES_MAX]
+                commit(self._threads, partial(self._table.note_uses, part, now))
+        except DiskFault as error:
+            self._health.failed(f"{type(error).__name__}: {error}")
+            log.warning("%s: uses of blocks not noted: %s", self.folder, error)
+
+    def read(
+        self,
+        names: Sequence[bytes],
+        outs: Sequence[Sequence[Part]],
+        block_bytes: int,
+        pace: Pace,
+        returned: Callable[[int], None],
+    ) -> list[ReadOutcome]:
+        verdicts = self.reader.read(names, outs, block_bytes, pace, returned)
+        self._settle(dict(zip(names, verdicts, strict=True)))
+        return [OUTCOMES[verdict.fault] for verdict in verdicts]
+
+    def _settle(self, verdicts: Mapping[bytes, Verdict]) -> None:
+        """Bad blocks are dropped, in one transaction; what went wrong is counted, and told with the block."""
+        wrong = {name: each for name, each in verdicts.items() if each.fault is ReadFault.WRONG}
+        for name, verdict in verdicts.items():
+            if verdict.fault in (ReadFault.FAILED, ReadFault.LATE):
+                self._counts.read_errors += 1
+                self._counts.late_reads += verdict.fault is ReadFault.LATE
+                log.warning("%s: block %s can't be read: %s", self.folder, name.hex(), verdict.why)
+        if wrong:
+            for name in self.deleter.drop({name: verdict.record for name, verdict in wrong.items()}):
+                self._counts.bad_entries += 1
+                log.warning("%s: block %s is dropped: %s", self.folder, name.hex(), wrong[name].why)
+
+
+def _fit_index(folder: Path, table: BlockTable, geometry: Geometry, cap_bytes: int, count: int) -> int:
+    """How many slots there may be beside the index, made as short as it can be where it is too long."""
+    if table.file_bytes > index_bytes(count):
+        try:
+            table.compact()
+        except (*DiskFault, OSError) as error:
+            log.warning("%s: the index stays at %d bytes: %s", folder, table.file_bytes, error)
+        count = slot_count(cap_bytes, geometry.slot_bytes, geometry.segment_slots, table.file_bytes)
+    table.set_map(index_bytes(count))
+    return count
+
+
+def remove_segments(folder: Path, files: Files) -> None:
+    """Of a folder without blocks: a start that died half-way may leave them. One that can't be removed counts
+    towards the cap all the same, as it is made no second time."""
+    for segment in segments_in(folder):
+        try:
+            files.remove(folder / segment_name(segment))
+        except OSError as error:
+            log.warning("%s: can't be removed: %s", folder / segment_name(segment), error)
+
+
+def at_once(size_bytes: int) -> None:
+    """No limit on the rate."""
+
+
+def ignore(position: int) -> None:
+    """For those who have nothing to do when a late I/O returns."""
