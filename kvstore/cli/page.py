@@ -116,7 +116,7 @@ def _lines(usage: pb.Usage) -> Table:
         f"{sequences.resident:,} resident ({sequences.idle:,} idle), "
         f"{sequences.swapping_out:,} swapping out, {sequences.swapped:,} swapped, "
         f"{sequences.swapping_in:,} swapping in, "
-        f"{sequences.dropped:,} dropped; {sequences.waiting:,} waiting",
+        f"{sequences.dropped:,} dropped; {sequences.waiting:,} waiting; {usage.sessions:,} sessions kept",
     )
     table.add_row(
         "Moves",

@@ -36,6 +36,7 @@ class Facts:
     build: str
     start_wall: float
     disk_bytes: int = 0
+    disk_bytes_used: int = 0
     layout: Layout | None = None
     disk: DiskTier | None = None
     limits: LinkLimits = field(default_factory=lambda: LinkLimits((), {}))
@@ -52,6 +53,8 @@ def encode_usage(usage: Usage, counts: Counts, facts: Facts) -> pb.Usage:
         build=facts.build,
         sequences=_sequences(usage.sequences),
         prefix=_prefix(counts),
+        sessions=usage.sessions,
+        session_keys=usage.session_keys,
         links=[_link(link, usage, counts, facts) for link in _links(usage)],
         steps=_steps(counts),
     )
@@ -95,12 +98,13 @@ def _fill_disk(message: pb.TierUsage, facts: Facts) -> None:
     disk = facts.disk
     if disk is None:
         return
-    message.bytes_used = disk.held_bytes
+    message.bytes_used = facts.disk_bytes_used
     message.degraded, message.degraded_reason = disk.degraded, disk.degraded_reason
     message.bad_entries = disk.counts.bad_entries
     message.read_errors = disk.counts.read_errors
     message.write_errors = disk.counts.write_errors
     message.delete_errors = disk.counts.delete_errors
+    message.late_reads = disk.counts.late_reads
 
 
 def _engine(usage: EngineUsage, store_epoch: int) -> pb.EngineUsage:

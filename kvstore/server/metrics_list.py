@@ -247,6 +247,16 @@ METRICS: tuple[Metric | Timing, ...] = (
         lambda seen: seen.usage.sequences.reliefs,
     ),
     Metric("kvstore_engines", "Engines by state; expired ones still hold frames.", engines, ("state",)),
+    single(
+        "kvstore_sessions",
+        "Chat sessions that a next turn can go on from.",
+        lambda seen: seen.usage.sessions,
+    ),
+    single(
+        "kvstore_session_keys",
+        "Block keys that these name, one that two of them name counted twice.",
+        lambda seen: seen.usage.session_keys,
+    ),
     # Calls.
     single(
         "kvstore_steps_total",
@@ -280,6 +290,11 @@ METRICS: tuple[Metric | Timing, ...] = (
     ),
     of_disk(
         "kvstore_disk_read_errors_total", "Calls that failed when reading.", lambda tier: tier.read_errors
+    ),
+    of_disk(
+        "kvstore_disk_late_reads_total",
+        "Of these, reads that had not returned at their deadline.",
+        lambda tier: tier.late_reads,
     ),
     of_disk(
         "kvstore_disk_write_errors_total",

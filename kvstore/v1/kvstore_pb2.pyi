@@ -1788,6 +1788,8 @@ class Usage(_message.Message):
     PREFIX_FIELD_NUMBER: _builtins.int
     LINKS_FIELD_NUMBER: _builtins.int
     STEPS_FIELD_NUMBER: _builtins.int
+    SESSIONS_FIELD_NUMBER: _builtins.int
+    SESSION_KEYS_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     store_epoch: _builtins.int
     build: _builtins.str
@@ -1797,6 +1799,9 @@ class Usage(_message.Message):
     has attached yet.
     """
     block_bytes: _builtins.int
+    sessions: _builtins.int
+    """Sessions that a next turn can go on from, and the block keys that they name."""
+    session_keys: _builtins.int
     @_builtins.property
     def tiers(self) -> _containers.RepeatedCompositeFieldContainer[Global___TierUsage]: ...
     @_builtins.property
@@ -1828,10 +1833,12 @@ class Usage(_message.Message):
         prefix: Global___PrefixUsage | None = ...,
         links: _abc.Iterable[Global___LinkUsage] | None = ...,
         steps: Global___StepUsage | None = ...,
+        sessions: _builtins.int = ...,
+        session_keys: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["prefix", b"prefix", "sequences", b"sequences", "start_time", b"start_time", "steps", b"steps"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_bytes", b"block_bytes", "block_tokens", b"block_tokens", "build", b"build", "engines", b"engines", "links", b"links", "prefix", b"prefix", "revision", b"revision", "sequences", b"sequences", "start_time", b"start_time", "steps", b"steps", "store_epoch", b"store_epoch", "tiers", b"tiers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_bytes", b"block_bytes", "block_tokens", b"block_tokens", "build", b"build", "engines", b"engines", "links", b"links", "prefix", b"prefix", "revision", b"revision", "sequences", b"sequences", "session_keys", b"session_keys", "sessions", b"sessions", "start_time", b"start_time", "steps", b"steps", "store_epoch", b"store_epoch", "tiers", b"tiers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1862,6 +1869,7 @@ class TierUsage(_message.Message):
     READ_ERRORS_FIELD_NUMBER: _builtins.int
     WRITE_ERRORS_FIELD_NUMBER: _builtins.int
     DELETE_ERRORS_FIELD_NUMBER: _builtins.int
+    LATE_READS_FIELD_NUMBER: _builtins.int
     FRAMES_LATE_FIELD_NUMBER: _builtins.int
     BLOCKS_SHED_FIELD_NUMBER: _builtins.int
     tier: Global___Tier.ValueType
@@ -1898,6 +1906,8 @@ class TierUsage(_message.Message):
     read_errors: _builtins.int
     write_errors: _builtins.int
     delete_errors: _builtins.int
+    late_reads: _builtins.int
+    """Of the read errors, those that had not returned at their deadline."""
     frames_late: _builtins.int
     """Frames that nobody can have: a read that was late may still fill them."""
     blocks_shed: _builtins.int
@@ -1928,12 +1938,13 @@ class TierUsage(_message.Message):
         read_errors: _builtins.int = ...,
         write_errors: _builtins.int = ...,
         delete_errors: _builtins.int = ...,
+        late_reads: _builtins.int = ...,
         frames_late: _builtins.int = ...,
         blocks_shed: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bad_entries", b"bad_entries", "blocks_evicted", b"blocks_evicted", "blocks_failed", b"blocks_failed", "blocks_moved_in", b"blocks_moved_in", "blocks_shed", b"blocks_shed", "bytes_total", b"bytes_total", "bytes_used", b"bytes_used", "degraded", b"degraded", "degraded_reason", b"degraded_reason", "delete_errors", b"delete_errors", "frames_cached", b"frames_cached", "frames_free", b"frames_free", "frames_idle", b"frames_idle", "frames_late", b"frames_late", "frames_limbo", b"frames_limbo", "frames_pinned", b"frames_pinned", "frames_quarantined", b"frames_quarantined", "frames_total", b"frames_total", "frames_used", b"frames_used", "pressure", b"pressure", "read_errors", b"read_errors", "tier", b"tier", "write_errors", b"write_errors"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bad_entries", b"bad_entries", "blocks_evicted", b"blocks_evicted", "blocks_failed", b"blocks_failed", "blocks_moved_in", b"blocks_moved_in", "blocks_shed", b"blocks_shed", "bytes_total", b"bytes_total", "bytes_used", b"bytes_used", "degraded", b"degraded", "degraded_reason", b"degraded_reason", "delete_errors", b"delete_errors", "frames_cached", b"frames_cached", "frames_free", b"frames_free", "frames_idle", b"frames_idle", "frames_late", b"frames_late", "frames_limbo", b"frames_limbo", "frames_pinned", b"frames_pinned", "frames_quarantined", b"frames_quarantined", "frames_total", b"frames_total", "frames_used", b"frames_used", "late_reads", b"late_reads", "pressure", b"pressure", "read_errors", b"read_errors", "tier", b"tier", "write_errors", b"write_errors"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -105,6 +105,7 @@ NOT_AS_THEY_ARE = {
     "read_errors",
     "write_errors",
     "delete_errors",
+    "late_reads",
     "transfers",
     "blocks_started",
     "bytes_in_flight",

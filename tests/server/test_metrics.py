@@ -46,6 +46,7 @@ BY_HAND = {
     "kvstore_degraded",
     "kvstore_disk_bad_entries_total",
     "kvstore_disk_delete_errors_total",
+    "kvstore_disk_late_reads_total",
     "kvstore_disk_read_errors_total",
     "kvstore_disk_write_errors_total",
     "kvstore_frames_late",
@@ -313,10 +314,10 @@ def test_7_04_what_is_over_in_no_time_moves_too(tmp_path: Path) -> None:
         _a_read_is_late(caller, watch)
         counts.write(TransferEnded(time=1.0, transfer=TransferId(99)), Effects(), 1e-6)
         disk.counts.bad_entries, disk.counts.read_errors = 1, 2
-        disk.counts.write_errors, disk.counts.delete_errors = 3, 4
+        disk.counts.write_errors, disk.counts.delete_errors, disk.counts.late_reads = 3, 4, 5
         disk._health.failed("no room")
         assert watch.look()['kvstore_degraded{tier="disk"}'] == 1
-        assert [watch.now[f"kvstore_disk_{name}_total"] for name in _DISK] == [1, 2, 3, 4]
+        assert [watch.now[f"kvstore_disk_{name}_total"] for name in _DISK] == [1, 2, 3, 4, 5]
         assert watch.metrics() | _copies_are_shed() >= BY_HAND
         message = encode_usage(
             world.store.usage(), counts, Facts(store_epoch=7, build="b", start_wall=1.0, disk=disk)
@@ -344,7 +345,7 @@ def _copies_are_shed() -> set[str]:
     return watch.metrics()
 
 
-_DISK = ("bad_entries", "read_errors", "write_errors", "delete_errors")
+_DISK = ("bad_entries", "read_errors", "write_errors", "delete_errors", "late_reads")
 
 
 def test_a_metric_that_can_not_be_read_is_left_out_and_counted() -> None:
