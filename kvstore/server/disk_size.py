@@ -1,4 +1,4 @@
-"""How much the disk's folder takes. A look at its files may hang with the device, so it has a thread of its own.
+"""What the disk's folder takes. A look at its files may hang with the device, so it has a thread of its own.
 
 Asked on the event loop; what is told is the last look. A new one is begun when it is asked for and the last
 is old, and never a second beside one that still runs.
