@@ -1,11 +1,11 @@
-"""Writes the table of docs/metrics.md out of kvstore/server/metrics.py; with --check, only looks."""
+"""Writes the table of docs/metrics.md out of kvstore/server/metrics_list.py; with --check, only looks."""
 
 import argparse
 import re
 import sys
 from pathlib import Path
 
-from kvstore.server.metrics import METRICS
+from kvstore.server.metrics_list import METRICS
 
 __all__ = ["render", "table"]
 

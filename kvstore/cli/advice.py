@@ -4,9 +4,9 @@ Each rule looks at one thing and says what was seen, what it means and what to d
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from itertools import pairwise
 
+from kvstore.cli.advice_links import NAMES, Advice, advise_links, advise_writes
 from kvstore.v1 import kvstore_pb2 as pb
 
 __all__ = ["Advice", "advise"]
@@ -24,7 +24,6 @@ SHARE_OF_HITS, SHARE_OF_SWAPS = 0.25, 0.10
 MEMORY_HIGH, BLOCKS_LOW = 0.80, 0.50
 
 FLAGS = {pb.TIER_GPU: "--gpu", pb.TIER_CPU: "--cpu", pb.TIER_DISK: "--disk-bytes"}
-NAMES = {pb.TIER_GPU: "GPU", pb.TIER_CPU: "CPU", pb.TIER_DISK: "disk"}
 
 # What is found in a reason, in lower case, and what helps.
 DISK_REMEDIES = (
@@ -37,14 +36,6 @@ DISK_REMEDIES = (
     (("input/output", "i/o error", "eio"), "look at the kernel's log: the device may be about to die"),
     (("late", "deadline", "timed out"), "look at the device: it takes longer for a call than it may"),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Advice:
-    """`about`: a word for scripts. `text`: a sentence or two for people."""
-
-    about: str
-    text: str
 
 
 def advise(usage: pb.Usage) -> list[Advice]:
@@ -122,17 +113,19 @@ def _or_a_tier_below(tier: pb.TierUsage) -> str:
 
 def _reserved(usage: pb.Usage) -> Iterator[Advice]:
     for tier in usage.tiers:
-        if tier.tier != pb.TIER_GPU or not tier.frames_total:
+        if tier.tier == pb.TIER_DISK or not tier.frames_total:
             continue
         reserves = {
             "quarantine": tier.frames_quarantined,
             "limbo": tier.frames_limbo,
             "idle": tier.frames_idle,
+            "late": 0,
         }
         taken = tier.frames_total - tier.frames_free - tier.frames_cached
         of_use = max(0, tier.frames_used - sum(reserves.values()))
-        # The last is what transfers fill, or may fill still: no sequence has a use for it yet.
-        reserves["transfers"] = max(0, taken - tier.frames_used)
+        # What no sequence refers to is what transfers fill, or may fill still.
+        reserves["late"] = tier.frames_late
+        reserves["transfers"] = max(0, taken - tier.frames_used - tier.frames_late)
         if taken < MEMORY_HIGH * tier.frames_total or of_use > BLOCKS_LOW * tier.frames_total:
             continue
         most = max(reserves, key=reserves.__getitem__)
@@ -157,6 +150,8 @@ def _explain(reserve: str, usage: pb.Usage) -> str:
         )
     if reserve == "idle":
         return "held by sequences that are resident and don't run. Swap these out, or free them."
+    if reserve == "late":
+        return "withheld: reads from disk that were late may still fill them. Look at the device."
     return "of transfers that have not ended. Look at the links, and at the disk's health."
 
 
@@ -210,6 +205,8 @@ RULES: tuple[Callable[[pb.Usage], Iterator[Advice]], ...] = (
     _bad_entries,
     _reserved,
     _swaps,
+    advise_links,
+    advise_writes,
     _preemptions,
     _hit_rate_low,
     _hit_rate_high,

@@ -1,7 +1,7 @@
 """A service's usage as one page of text, of 80 columns: tiers, links, hits, sequences, engines, advice."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from rich import box
 from rich.console import Console, RenderableType
@@ -26,10 +26,12 @@ TIER_ROWS: tuple[tuple[str, Callable[[pb.TierUsage], str]], ...] = (
     ("    idle", lambda tier: f"{tier.frames_idle:,}"),
     ("    limbo", lambda tier: f"{tier.frames_limbo:,}"),
     ("    quarantined", lambda tier: f"{tier.frames_quarantined:,}"),
+    ("  late", lambda tier: f"{tier.frames_late:,}"),
     ("  pinned", lambda tier: f"{tier.frames_pinned:,}"),
     ("blocks moved in", lambda tier: f"{tier.blocks_moved_in:,}"),
     ("blocks failed", lambda tier: f"{tier.blocks_failed:,}"),
     ("blocks evicted", lambda tier: f"{tier.blocks_evicted:,}"),
+    ("blocks shed", lambda tier: f"{tier.blocks_shed:,}"),
     ("pressure", lambda tier: pb.Pressure.Name(tier.pressure).removeprefix("PRESSURE_").lower()),
     ("writes", lambda tier: "failing" if tier.degraded else "ok"),
 )
@@ -82,8 +84,8 @@ def _tiers(usage: pb.Usage) -> Table:
 
 
 def _links(usage: pb.Usage) -> Table:
-    table = Table("Links", box=box.SIMPLE_HEAD)
-    for column in ("blocks", "bytes", "failed", "under way", "a transfer"):
+    table = Table("Links", box=box.SIMPLE_HEAD, collapse_padding=True)
+    for column in ("blocks", "bytes", "failed", "waiting", "moving", "a transfer"):
         table.add_column(column, justify="right")
     for link in usage.links:
         table.add_row(
@@ -91,6 +93,7 @@ def _links(usage: pb.Usage) -> Table:
             f"{link.blocks_moved:,}",
             _bytes(link.bytes_moved),
             f"{link.blocks_failed:,}",
+            f"{sum(lane.blocks_waiting for lane in link.lanes):,}",
             f"{link.blocks_under_way:,}",
             f"{link.seconds / link.transfers * 1e3:,.1f} ms" if link.transfers else "-",
         )
@@ -113,7 +116,7 @@ def _lines(usage: pb.Usage) -> Table:
         f"{sequences.resident:,} resident ({sequences.idle:,} idle), "
         f"{sequences.swapping_out:,} swapping out, {sequences.swapped:,} swapped, "
         f"{sequences.swapping_in:,} swapping in, "
-        f"{sequences.dropped:,} dropped; {sequences.waiting:,} waiting",
+        f"{sequences.dropped:,} dropped; {sequences.waiting:,} waiting; {usage.sessions:,} sessions kept",
     )
     table.add_row(
         "Moves",
@@ -126,7 +129,17 @@ def _lines(usage: pb.Usage) -> Table:
         f"{_mean(steps.store_seconds, steps.steps) * 1e3:.3f} ms in the store, "
         f"{_mean(steps.call_seconds, steps.steps) * 1e3:.3f} ms in the call",
     )
+    if usage.links:
+        table.add_row(
+            "Bandwidth", _rates((link, link.rate.bandwidth_bytes_per_second) for link in usage.links)
+        )
+        table.add_row("Limits", _rates((link, link.limit.effective_bytes_per_second) for link in usage.links))
     return table
+
+
+def _rates(rates: Iterable[tuple[pb.LinkUsage, float]]) -> str:
+    told = [f"{_name(x.source)} to {_name(x.target)} {_bytes(rate)}/s" for x, rate in rates if rate]
+    return ", ".join(told) or "none"
 
 
 def _engines(usage: pb.Usage) -> Table:
@@ -169,7 +182,7 @@ def _share(part: int, whole: int) -> str:
     return f"{part / whole:.1%}" if whole else "-"
 
 
-def _bytes(count: int) -> str:
+def _bytes(count: float) -> str:
     size = float(count)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if size < 1024:

@@ -61,6 +61,7 @@ from kvstore.server.clock import now, wall_now
 from kvstore.server.config import ServeConfig
 from kvstore.server.decode import AttachCall, WatchCall
 from kvstore.server.decode_cached import ForgetCall
+from kvstore.server.disk_size import DiskSize
 from kvstore.server.encode_usage import Facts
 from kvstore.server.fds import TetherServer
 from kvstore.server.forgetting import forget, forget_event
@@ -121,6 +122,7 @@ class Driver:
         self._running: RunningStore | None = None
         self._making: asyncio.Task[RunningStore] | None = None
         self._start_wall = wall_now()
+        self._disk_size = DiskSize(lambda: disk.held_bytes) if disk is not None else None
 
     @property
     def failure(self) -> Exception | None:
@@ -203,6 +205,7 @@ class Driver:
             start_wall=self._start_wall,
             disk_bytes=self._config.disk_bytes,
             draining=self.health.is_draining,
+            disk_bytes_used=self._disk_size.read() if self._disk_size is not None else 0,
             layout=self._running.layout if self._running is not None else None,
             disk=self._disk,
             limits=self._limits.links,
@@ -355,9 +358,7 @@ class Driver:
     @property
     def _calibrator(self) -> tuple[TenantId, WriterId]:
         """As whom blocks are written to try the disk."""
-        return self.names.tenant_id(self._config.tenants[0]), self.names.writer_id(
-            "calibration", __version__
-        )
+        return self.names.tenant_id(self._config.tenants[0]), self.names.writer_id("calibration", __version__)
 
     def _namespace(self, layout: Layout) -> NamespaceId:
         return self.names.namespace_id(

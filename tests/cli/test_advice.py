@@ -8,6 +8,7 @@ import pytest
 from kvstore.cli.advice import advise
 from kvstore.v1 import kvstore_pb2 as pb
 
+MB = 10**6
 GPU, CPU, DISK = pb.TIER_GPU, pb.TIER_CPU, pb.TIER_DISK
 
 
@@ -23,11 +24,31 @@ def usage(
     queried: int = 10_000,
     moves: pb.SequenceUsage | None = None,
     engines: Iterable[pb.EngineUsage] = (),
+    links: Iterable[pb.LinkUsage] = (),
     **hits: int,
 ) -> pb.Usage:
     prefix = pb.PrefixUsage(sequences_admitted=sequences, blocks_queried=queried, **hits)
     tiers = tiers or (tier(GPU), tier(CPU))
-    return pb.Usage(tiers=tiers, prefix=prefix, sequences=moves, engines=engines)
+    return pb.Usage(tiers=tiers, prefix=prefix, sequences=moves, engines=engines, links=links, block_bytes=MB)
+
+
+def link(
+    source: pb.Tier.ValueType,
+    target: pb.Tier.ValueType,
+    *,
+    waiting: int = 0,
+    limit: int = 0,
+    bandwidth: float = 0.0,
+) -> pb.LinkUsage:
+    """One block of a megabyte is moved, the others wait."""
+    return pb.LinkUsage(
+        source=source,
+        target=target,
+        blocks_under_way=min(waiting, 1),
+        lanes=[pb.LaneUsage(urgency=pb.URGENCY_NEEDED, blocks_waiting=max(0, waiting - 1))],
+        limit=pb.RateLimit(bytes_per_second=limit, effective_bytes_per_second=limit),
+        rate=pb.LinkRate(bandwidth_bytes_per_second=bandwidth),
+    )
 
 
 def moves(**counts: int) -> pb.SequenceUsage:
@@ -100,6 +121,37 @@ CASES: dict[str, tuple[pb.Usage, str, tuple[str, ...]]] = {
         "preemptions",
         ("500 times, for 1,000 admissions", "--gpu"),
     ),
+    "late reads": (
+        usage(tier(GPU), tier(CPU, frames_free=50, frames_late=800), gpu_blocks=3_000),
+        "reserved",
+        ("95% of the CPU frames are taken", "800 frames are withheld", "late"),
+    ),
+    "swaps wait for a limit": (
+        usage(gpu_blocks=3_000, links=[link(GPU, CPU, waiting=1_000, limit=500 * MB, bandwidth=8e9)]),
+        "link_limit",
+        ("the way from GPU to CPU: 2.0 s", "limit of 500 MB/s, of 8,000 MB/s", "--set gpu_to_cpu=RATE"),
+    ),
+    "loads wait for the device": (
+        usage(gpu_blocks=3_000, links=[link(DISK, CPU, waiting=1_000, bandwidth=2e8)]),
+        "link_limit",
+        ("the way from disk to CPU: 5.0 s", "The device is the limit (200 MB/s)"),
+    ),
+    "a limit that is what the device can do": (
+        usage(gpu_blocks=3_000, links=[link(CPU, GPU, waiting=10_000, limit=8_000 * MB, bandwidth=8e9)]),
+        "link_limit",
+        ("The device is the limit",),
+    ),
+    "writes to disk are shed": (
+        usage(
+            tier(GPU),
+            tier(CPU),
+            tier(DISK, blocks_shed=100, blocks_moved_in=300),
+            gpu_blocks=3_000,
+            links=[link(CPU, DISK, limit=10 * MB)],
+        ),
+        "shed",
+        ("100 of 400 blocks", "limit of 10 MB/s", "--set cpu_to_disk=RATE"),
+    ),
     "bad entries": (
         usage(tier(GPU), tier(CPU), tier(DISK, bad_entries=3), gpu_blocks=3_000),
         "bad_entries",
@@ -138,6 +190,16 @@ SILENT: dict[str, pb.Usage] = {
     "half is of use": usage(tier(GPU, frames_used=1000, frames_idle=499), gpu_blocks=3_000),
     "few swaps found no room": usage(gpu_blocks=3_000, moves=moves(swaps_out=91, drops_for_room=10)),
     "one swap of one": usage(gpu_blocks=3_000, moves=moves(drops_for_room=1)),
+    "little waits for a link": usage(
+        gpu_blocks=3_000, links=[link(GPU, CPU, waiting=499, limit=500 * MB, bandwidth=8e9)]
+    ),
+    "what the link can do is not known": usage(gpu_blocks=3_000, links=[link(GPU, CPU, waiting=10**9)]),
+    "nobody waits for writes to disk": usage(
+        gpu_blocks=3_000, links=[link(CPU, DISK, waiting=10**6, limit=MB, bandwidth=1e9)]
+    ),
+    "few writes are shed": usage(
+        tier(GPU), tier(DISK, blocks_shed=100, blocks_moved_in=301), gpu_blocks=3_000
+    ),
     "drops that were wanted": usage(gpu_blocks=3_000, moves=moves(drops=900)),
     "few preemptions": usage(gpu_blocks=3_000, moves=moves(reliefs=499)),
     "preemptions at the start": usage(queried=0, sequences=3, moves=moves(reliefs=9)),

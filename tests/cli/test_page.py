@@ -11,6 +11,8 @@ from kvstore.cli.page import COLUMNS, show_page
 from kvstore.v1 import kvstore_pb2 as pb
 
 LARGE = 99_999_999
+# Queues have bounds.
+QUEUED = 999_999
 TIERS = (pb.TIER_GPU, pb.TIER_CPU, pb.TIER_DISK)
 
 
@@ -39,6 +41,10 @@ def large_usage() -> pb.Usage:
     usage.tiers[2].degraded_reason = "OSError: [Errno 28] No space left on device, " * 3
     for source, target in ((0, 1), (1, 0), (1, 2), (2, 1)):
         usage.links.append(fill(pb.LinkUsage(source=TIERS[source], target=TIERS[target])))
+        usage.links[-1].lanes.append(pb.LaneUsage(urgency=pb.URGENCY_ASKED, blocks_waiting=QUEUED))
+        usage.links[-1].blocks_under_way = QUEUED
+        usage.links[-1].limit.effective_bytes_per_second = 2**33
+        usage.links[-1].rate.bandwidth_bytes_per_second = 2**34
     for message in (usage.sequences, usage.prefix, usage.steps):
         fill(message)
     for tier in usage.tiers[:2]:
@@ -58,7 +64,15 @@ def test_the_page_fits_eighty_columns() -> None:
     assert max(map(len, text.splitlines())) <= COLUMNS
     # Only what engines call themselves may be cut.
     assert all("[bold]" in line for line in text.partition("Advice")[0].splitlines() if "…" in line)
-    for words in ("10.20.30", "ffffffffffffffff", "up 400 d", "99,999,999", "900.0 TiB", "4000000 +7"):
+    for words in (
+        "10.20.30",
+        "ffffffffffffffff",
+        "up 400 d",
+        "99,999,999",
+        "900.0 TiB",
+        "4000000 +7",
+        "16.0 GiB/s",
+    ):
         assert words in text
 
 
@@ -91,8 +105,10 @@ NOT_AS_THEY_ARE = {
     "read_errors",
     "write_errors",
     "delete_errors",
+    "late_reads",
     "transfers",
     "blocks_started",
+    "bytes_in_flight",
 }
 
 

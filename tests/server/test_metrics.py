@@ -10,15 +10,17 @@ import pytest
 from kvstore.core.effects import Effects
 from kvstore.core.events import TransferEnded
 from kvstore.core.store import Store
-from kvstore.core.types import TransferId
+from kvstore.core.types import Tier, TransferId
 from kvstore.observe.counting import Counts
 from kvstore.server.encode_usage import Facts, encode_usage
 from kvstore.server.layout import Layout
-from kvstore.server.metrics import METRICS, Exposition, Metric, Seen
+from kvstore.server.metrics import Exposition
+from kvstore.server.metrics_list import METRICS
+from kvstore.server.metrics_reading import Metric, Seen
 from kvstore.tiers.disk import DiskTier
 from kvstore.v1 import kvstore_pb2 as pb
 from tests.core.caller import Caller
-from tests.core.world import World, make_store, text
+from tests.core.world import World, keys_of, make_store, text
 from tests.observe.test_counting import count
 from tests.server.harness import (
     BLOCK_BYTES,
@@ -40,14 +42,16 @@ LAYOUT = Layout(block_tokens=4, block_bytes=4096, ranks=2, fingerprint=b"f" * 32
 CONSTANT = {"kvstore_build_info", "kvstore_store_epoch_info", "kvstore_start_time_seconds"}
 # What is over in no time in the real service, or can't be had on purpose: seen in a world by hand.
 BY_HAND = {
+    "kvstore_blocks_shed_total",
     "kvstore_degraded",
     "kvstore_disk_bad_entries_total",
     "kvstore_disk_delete_errors_total",
+    "kvstore_disk_late_reads_total",
     "kvstore_disk_read_errors_total",
     "kvstore_disk_write_errors_total",
-    "kvstore_frames_pinned",
+    "kvstore_frames_late",
     "kvstore_link_blocks_failed_total",
-    "kvstore_link_blocks_under_way",
+    "kvstore_link_blocks_waiting",
     "kvstore_metrics_errors_total",
 }
 KEYS = range(1, 13)
@@ -88,12 +92,13 @@ def test_7_04_every_metric_of_the_service_moves_over_http(make_service, folder: 
         with Engine(stub) as engine:
             _a_turn_goes_to_disk_and_comes_back(engine, watch)
             _sequences_are_swapped_and_dropped(engine, watch)
+            _a_limit_holds_a_swap_up(engine, watch)
             _others_rest_and_make_room(engine, watch)
             _steps_of_every_kind(engine, watch)
             samples = watch.look()
             usage = stub.GetUsage(pb.GetUsageRequest(), timeout=DEADLINE_SECONDS)
         _an_engine_falls_silent(stub, watch)
-    assert watch.metrics() == {metric.name for metric in METRICS} - CONSTANT - BY_HAND
+    assert watch.metrics() >= {metric.name for metric in METRICS} - CONSTANT - BY_HAND
     _check_identities(samples, usage)
     for name in CONSTANT:
         assert any(value > 0 for each, value in watch.now.items() if each.startswith(name)), name
@@ -150,6 +155,38 @@ def _sequences_are_swapped_and_dropped(engine: Engine, watch: Watch) -> None:
     engine.step(pb.Operation(swap=pb.SwapRequest(sequence=31, direction=pb.SwapRequest.IN)))
     watch.until(lambda seen: seen["kvstore_swaps_in_total"] == 1)
     engine.step(pb.Operation(free=pb.FreeRequest(sequences=range(31, 40))))
+    engine.step()
+
+
+def _a_limit_holds_a_swap_up(engine: Engine, watch: Watch) -> None:
+    """So much that what is over in no time stays to be seen."""
+    slow = pb.UpdateLimitsRequest()
+    slow.limits.rates["gpu_to_cpu"].bytes_per_second = 100
+    engine.stub.UpdateLimits(slow, timeout=DEADLINE_SECONDS)
+    assert watch.look()['kvstore_link_limit_bytes_per_second{link="gpu_to_cpu"}'] == 100
+    # The limit lets the first one pass and waits then; of the others there is one at least in the queue.
+    for sequence in (61, 62, 63):
+        engine.step(allocate(sequence, 16))
+        swap = pb.SwapRequest(
+            sequence=sequence, direction=pb.SwapRequest.OUT, mode=pb.SwapRequest.KEEP, filled_tokens=16
+        )
+        engine.step(pb.Operation(swap=swap))
+        engine.step()
+    link = 'link="gpu_to_cpu"'
+    watch.until(
+        lambda seen: (
+            seen[f"kvstore_link_blocks_under_way{{{link}}}"] > 0
+            and seen[f'kvstore_link_transfers_under_way{{{link},urgency="needed"}}'] > 0
+            and seen[f"kvstore_link_transfers_queued{{{link}}}"] > 0
+            and seen[f"kvstore_link_bytes_in_flight{{{link}}}"] > 0
+            and seen['kvstore_frames_pinned{tier="gpu"}'] > 0
+        )
+    )
+    fast = pb.UpdateLimitsRequest()
+    fast.limits.rates["gpu_to_cpu"].unlimited = True
+    engine.stub.UpdateLimits(fast, timeout=DEADLINE_SECONDS)
+    watch.until(lambda seen: seen[f"kvstore_link_blocks_under_way{{{link}}}"] == 0)
+    engine.step(*(free(sequence, pb.FreeRequest.DISCARD) for sequence in (61, 62, 63)))
     engine.step()
 
 
@@ -253,29 +290,35 @@ def watch_of(store: Store, counts: Counts, disk: DiskTier | None = None) -> Watc
 
 
 def test_7_04_what_is_over_in_no_time_moves_too(tmp_path: Path) -> None:
-    world = World(make_store(cpu_frames=8, disk_frames=8))
+    world = World(make_store(cpu_frames=8, disk_frames=8, transfer_blocks_max=1))
     counts = count(world.store)
     disk = DiskTier.open(tmp_path / "disk", 8 << 20)
     watch = watch_of(world.store, counts, disk)
     try:
+        world.find(text(2, 13))
         caller = Caller(world)
         caller.allocate(1, 16)
         caller.write(caller.table(1), text(1, 16))
         caller.swap_out(1, 16)
         caller.step()
-        assert watch.look()['kvstore_link_blocks_under_way{link="gpu_to_cpu"}'] == 4
-        assert watch.now['kvstore_frames_pinned{tier="gpu"}'] == 4
-        [moving] = world.under_way
-        world.end(moving, failed=[0])
-        assert watch.look()['kvstore_link_blocks_failed_total{link="gpu_to_cpu"}'] == 1
-        assert watch.now['kvstore_link_bytes_moved_total{link="gpu_to_cpu"}'] == 3 * 2 * 4096
+        link = 'link="gpu_to_cpu"'
+        assert watch.look()[f'kvstore_link_blocks_waiting{{{link},urgency="needed"}}'] == 2
+        assert watch.now[f'kvstore_link_transfers_under_way{{{link},urgency="needed"}}'] == 2
+        assert watch.now[f"kvstore_link_blocks_under_way{{{link}}}"] == 2
+        assert watch.now['kvstore_frames_pinned{tier="gpu"}'] == 2
+        world.end(world.under_way[0], failed=[0])
+        world.end(world.under_way[0])
+        assert watch.look()[f"kvstore_link_blocks_failed_total{{{link}}}"] == 1
+        assert watch.now[f"kvstore_link_bytes_moved_total{{{link}}}"] == 2 * 4096
+        world.drain()
+        _a_read_is_late(caller, watch)
         counts.write(TransferEnded(time=1.0, transfer=TransferId(99)), Effects(), 1e-6)
         disk.counts.bad_entries, disk.counts.read_errors = 1, 2
-        disk.counts.write_errors, disk.counts.delete_errors = 3, 4
+        disk.counts.write_errors, disk.counts.delete_errors, disk.counts.late_reads = 3, 4, 5
         disk._health.failed("no room")
         assert watch.look()['kvstore_degraded{tier="disk"}'] == 1
-        assert [watch.now[f"kvstore_disk_{name}_total"] for name in _DISK] == [1, 2, 3, 4]
-        assert watch.metrics() >= BY_HAND
+        assert [watch.now[f"kvstore_disk_{name}_total"] for name in _DISK] == [1, 2, 3, 4, 5]
+        assert watch.metrics() | _copies_are_shed() >= BY_HAND
         message = encode_usage(
             world.store.usage(), counts, Facts(store_epoch=7, build="b", start_wall=1.0, disk=disk)
         )
@@ -284,7 +327,25 @@ def test_7_04_what_is_over_in_no_time_moves_too(tmp_path: Path) -> None:
         disk.close()
 
 
-_DISK = ("bad_entries", "read_errors", "write_errors", "delete_errors")
+def _a_read_is_late(caller: Caller, watch: Watch) -> None:
+    world = caller.world
+    assert caller.allocate(6, 13, keys_of(text(2, 13))).tier_tokens == (0, 0, 12)
+    world.end(world.moving(Tier.DISK, Tier.CPU)[0], late=[0])
+    assert watch.look()['kvstore_frames_late{tier="cpu"}'] == 1
+    world.drain()
+
+
+def _copies_are_shed() -> set[str]:
+    """More than the CPU tier has room for, and not wanted on disk."""
+    caller = Caller(World(make_store(cpu_frames=4)))
+    watch = watch_of(caller.world.store, Counts())
+    caller.cache(text(3, 45))
+    caller.world.drain()
+    assert watch.look()['kvstore_blocks_shed_total{tier="cpu"}'] == 9
+    return watch.metrics()
+
+
+_DISK = ("bad_entries", "read_errors", "write_errors", "delete_errors", "late_reads")
 
 
 def test_a_metric_that_can_not_be_read_is_left_out_and_counted() -> None:
@@ -302,12 +363,21 @@ def test_a_metric_that_can_not_be_read_is_left_out_and_counted() -> None:
     assert samples["kvstore_metrics_errors_total"] == 1
 
 
+# There are none of these before there is a store, a refusal or a disk.
+NOT_YET = (
+    "kvstore_disk_",
+    "kvstore_refusals_",
+    "kvstore_link_blocks_waiting",
+    "kvstore_link_transfers_under_way",
+)
+
+
 def test_before_the_first_attach_all_is_there_and_nothing_is_counted(make_service) -> None:
     samples = scrape(make_service("--metrics", "0").start())
     assert {name.partition("{")[0] for name in samples} >= {
         metric.name
         for metric in METRICS
-        if metric.kind != "histogram" and "disk" not in metric.name and "refusals" not in metric.name
+        if metric.kind != "histogram" and not metric.name.startswith(NOT_YET)
     }
     assert samples['kvstore_memory_bytes{tier="gpu"}'] == samples["kvstore_steps_total"] == 0
     assert sum(value for name, value in samples.items() if re.match("kvstore_.*_total", name)) == 0
@@ -318,7 +388,16 @@ def test_names_and_labels_are_in_the_habit_of_the_field() -> None:
         assert metric.name.startswith("kvstore_")
         assert metric.help.endswith(".")
         assert (metric.kind == "counter") == metric.name.endswith("_total")
-        assert set(metric.labels) <= {"tier", "link", "state", "kind", "reason", "version", "epoch"}
+        assert set(metric.labels) <= {
+            "tier",
+            "link",
+            "urgency",
+            "state",
+            "kind",
+            "reason",
+            "version",
+            "epoch",
+        }
     assert len({metric.name for metric in METRICS}) == len(METRICS)
 
 
