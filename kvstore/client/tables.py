@@ -4,7 +4,7 @@ Work here is per operation and per changed block, in plain lists: numpy is calle
 batch, and a table that did not change is not copied.
 
 A response is taken in the order of the contract's phases, not of the request: forks, frees, swaps out,
-allocations, swaps in; then its events, for they tell how things are after the step.
+Grows, allocations, swaps in; then its events, for they tell how things are after the step.
 """
 
 from collections.abc import Iterable, Sequence
@@ -23,10 +23,10 @@ State: TypeAlias = pb.Sequence.State.ValueType
 # States in which the store holds no frames for a sequence.
 AWAY = (pb.Sequence.SWAPPED, pb.Sequence.DROPPED)
 # The order in which a step is applied (kvstore.proto, Step), as far as tables are concerned.
-_FORK, _FREE, _ACTIVITY, _SWAP_OUT, _ALLOCATE, _SWAP_IN, _NOTHING = range(7)
+_FORK, _FREE, _ACTIVITY, _SWAP_OUT, _GROW, _ALLOCATE, _SWAP_IN, _NOTHING = range(8)
 _PHASES = {
     "allocate": _ALLOCATE,
-    "grow": _ALLOCATE,
+    "grow": _GROW,
     "fork": _FORK,
     "free": _FREE,
     "update_activity": _ACTIVITY,
@@ -107,6 +107,7 @@ class BlockTables:
             self._apply_free,
             self._apply_activity,
             self._apply_swap,
+            self._apply_grow,
             self._apply_allocate,
             self._apply_swap,
         )
@@ -169,13 +170,11 @@ class BlockTables:
             row.valid_tokens = response.valid_tokens
 
     def _apply_allocate(self, operation: pb.Operation, result: pb.Result) -> None:
-        if operation.HasField("grow"):
-            self._apply_grow(operation.grow, result.grow)
-        else:
-            request = operation.allocate
-            self._take(request.sequence, request.token_count, request.known_blocks, result.allocate)
+        request = operation.allocate
+        self._take(request.sequence, request.token_count, request.known_blocks, result.allocate)
 
-    def _apply_grow(self, request: pb.GrowRequest, response: pb.GrowResponse) -> None:
+    def _apply_grow(self, operation: pb.Operation, result: pb.Result) -> None:
+        request, response = operation.grow, result.grow
         sequences, token_counts, counts = (
             request.sequences[:],
             request.token_counts[:],

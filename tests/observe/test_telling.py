@@ -82,4 +82,4 @@ def test_a_story_names_each_transfer_of_a_frame_once(tmp_path: Path) -> None:
     told = tell_story(found, parse_selector("block=cpu:3"))
     begun = [line for line in told if " started: " in line]
     ended = [line for line in told if " ended well: " in line or " failed: " in line]
-    assert len(begun) == len(ended) > 5
+    assert len(begun) == len(ended) > 3
