@@ -9,6 +9,7 @@ from kvstore.core.config import StoreConfig
 from kvstore.core.engines import Engine, Publish, SwapOut
 from kvstore.core.events import Commit
 from kvstore.core.memory import Memory
+from kvstore.core.prefix import chain_places
 from kvstore.core.sequences import Sequence
 from kvstore.core.types import CPU, DISK, SWAPPED, SWAPPING_OUT, BlockRow, StepNumber
 
@@ -31,8 +32,8 @@ class Committing:
         sequence.keys[operation.first_block : end] = operation.block_keys[: end - operation.first_block]
         sequence.committed = end
         pending = engine.pending.setdefault(sequence.domain, {})
-        for key, row in zip(sequence.keys[first:end], sequence.rows[first:end], strict=True):
-            pending.setdefault(key, BlockRow(row))
+        for place, row in zip(chain_places(sequence.keys, first, end), sequence.rows[first:end], strict=True):
+            pending.setdefault(place, BlockRow(row))
         publication = Publish(
             fence=fence,
             domain=sequence.domain,
@@ -69,9 +70,10 @@ class Committing:
         for publication in publications:
             pending = engine.pending[publication.domain]
             begin, end = publication.first, publication.end
-            for key, row in zip(publication.keys[begin:end], publication.rows[begin:end], strict=True):
-                if pending.get(key) == row:
-                    del pending[key]
+            places = chain_places(publication.keys, begin, end)
+            for place, row in zip(places, publication.rows[begin:end], strict=True):
+                if pending.get(place) == row:
+                    del pending[place]
         blocks.writer[rows] = engine.writer
         # A swapped sequence's blocks were its own below, too: from now on they may be evicted there.
         for tier in (CPU, DISK):

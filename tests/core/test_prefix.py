@@ -163,14 +163,28 @@ def test_case_1_22_a_lookup_promises_nothing() -> None:
     assert (result.outcome, result.cached_tokens) == (Outcome.OK, 0)
 
 
-@pytest.mark.parametrize("places", [(1, 2, 3), (0, 2, 3), (0, 1, 3), (0, 0, 1), (3,)], ids=str)
-def test_case_1_40_keys_out_of_their_places_find_nothing_there(places: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("published", [4, 2, 0])
+@pytest.mark.parametrize("places", [(1, 2, 3), (0, 2, 3), (0, 1, 3), (0, 0, 1), (0, 1, 2, 0), (3,)], ids=str)
+def test_case_1_40_keys_out_of_their_places_find_nothing_there(
+    places: tuple[int, ...], published: int
+) -> None:
     """The engine is at fault; what it would read there was computed for other positions."""
     caller = Caller(World(make_store()))
-    caller.cache(text(1, 16))
-    keys = keys_of(text(1, 16))
-    asked = [keys[place] for place in places]
+    caller.allocate(9, 16)
+    caller.step(commit(9, KEYS[:published]))
+    caller.step(commit(9, KEYS), completed=1)
+    asked = [KEYS[place] for place in places]
     right = [place for i, place in enumerate(places) if places[: i + 1] == tuple(range(i + 1))]
     assert caller.lookup(asked).blocks_cached == len(right)
     result = caller.allocate(1, 4 * len(asked) + 1, asked)
     assert result.cached_tokens == 4 * len(right)
+
+
+def test_case_1_40_what_was_committed_behind_a_key_out_of_its_place_stays_private(caller: Caller) -> None:
+    caller.cache(TOKENS)
+    mixed = (keys_of(text(2, 4))[0], KEYS[2], *keys_of(text(3, 8)))
+    caller.allocate(1, 16)
+    caller.step(commit(1, mixed))
+    caller.step()
+    assert caller.lookup((*KEYS[:3], *mixed[2:])).blocks_cached == 3
+    assert caller.lookup(mixed).blocks_cached == 1
