@@ -2,9 +2,9 @@
 
 import pytest
 
-from kvstore.core.types import Outcome, Retention
+from kvstore.core.types import Outcome, Retention, SwapMode
 from tests.core.caller import Caller
-from tests.core.ops import commit, end_session, free
+from tests.core.ops import commit, end_session, free, swap_out
 from tests.core.world import World, keys_of, make_store, text
 
 TOKENS = text(1, 16)
@@ -161,6 +161,20 @@ def test_case_1_22_a_lookup_promises_nothing() -> None:
     assert caller.lookup(KEYS).blocks_cached == 0
     result = caller.allocate(2, 17, KEYS)
     assert (result.outcome, result.cached_tokens) == (Outcome.OK, 0)
+
+
+def test_a_commit_after_a_drop_leaves_what_was_committed_before_as_it_was(caller: Caller) -> None:
+    """Under other keys: the text has changed. What still waits for its fence is published under its own."""
+    other = (KEYS[0], keys_of(text(2, 8))[1])
+    caller.allocate(1, 8)
+    first = caller.table(1)
+    caller.step(commit(1, KEYS[:2]), completed=0)
+    caller.step(swap_out(1, 8, SwapMode.DROP), completed=0)
+    caller.allocate(1, 8, completed=0)
+    caller.step(commit(1, other), completed=0)
+    caller.step()
+    assert caller.allocate(2, 9, KEYS[:2]).block_table[:2] == first
+    assert caller.allocate(3, 9, other).block_table[:2] == caller.table(1)
 
 
 @pytest.mark.parametrize("published", [4, 2, 0])
