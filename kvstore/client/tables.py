@@ -23,13 +23,12 @@ State: TypeAlias = pb.Sequence.State.ValueType
 # States in which the store holds no frames for a sequence.
 AWAY = (pb.Sequence.SWAPPED, pb.Sequence.DROPPED)
 # The order in which a step is applied (kvstore.proto, Step), as far as tables are concerned.
-_FORK, _FREE, _ACTIVITY, _SWAP_OUT, _GROW, _ALLOCATE, _SWAP_IN, _NOTHING = range(8)
+_FORK, _FREE, _ACTIVITY, _SWAP_OUT, _GROW, _ALLOCATE, _RESUME, _SWAP_IN, _NOTHING = range(9)
 _PHASES = {
     "allocate": _ALLOCATE,
     "grow": _GROW,
     "fork": _FORK,
     "free": _FREE,
-    "update_activity": _ACTIVITY,
 }
 
 
@@ -109,6 +108,7 @@ class BlockTables:
             self._apply_swap,
             self._apply_grow,
             self._apply_allocate,
+            self._apply_resume,
             self._apply_swap,
         )
         results = response.results[:]
@@ -161,6 +161,11 @@ class BlockTables:
         row = self._rows.get(operation.update_activity.sequence)
         if row is not None:
             row.move(result.update_activity.state, ())
+
+    def _apply_resume(self, operation: pb.Operation, result: pb.Result) -> None:
+        """Of a sequence that was away it is a swap in; one that was there later phases may have moved."""
+        if result.update_activity.state != pb.Sequence.RESIDENT:
+            self._apply_activity(operation, result)
 
     def _apply_swap(self, operation: pb.Operation, result: pb.Result) -> None:
         request, response = operation.swap, result.swap
@@ -258,4 +263,6 @@ def _phase(operation: pb.Operation) -> int:
     kind = operation.WhichOneof("kind") or ""
     if kind == "swap":
         return _SWAP_IN if operation.swap.direction == pb.SwapRequest.IN else _SWAP_OUT
+    if kind == "update_activity":
+        return _RESUME if operation.update_activity.activity == pb.ACTIVITY_RUNNING else _ACTIVITY
     return _PHASES.get(kind, _NOTHING)
