@@ -29,11 +29,11 @@ class Committing:
         end = min(operation.first_block + len(operation.block_keys), self._full_blocks(sequence))
         if end <= first:
             return
-        keys, known = operation.block_keys[first - operation.first_block :], sequence.keys[first:end]
-        if known and known != [*keys[: len(known)]]:
+        known = sequence.keys[first:end]
+        if known and known != [*operation.block_keys[first - operation.first_block :][: len(known)]]:
             # An earlier commit, before a drop, may wait for its fence with the keys that were here.
             sequence.keys = sequence.keys[:first]
-        sequence.keys[first:end] = keys[: end - first]
+        sequence.keys[operation.first_block : end] = operation.block_keys[: end - operation.first_block]
         sequence.committed = end
         pending = engine.pending.setdefault(sequence.domain, {})
         for place, row in zip(chain_places(sequence.keys, first, end), sequence.rows[first:end], strict=True):
