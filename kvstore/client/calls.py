@@ -9,7 +9,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from typing import Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import grpc
 from google.protobuf.message import Message
@@ -18,9 +18,13 @@ from grpc_health.v1 import health_pb2_grpc
 from kvstore.client import errors
 from kvstore.v1 import kvstore_pb2_grpc as rpc
 
-__all__ = ["Service", "Started"]
+__all__ = ["LargeCall", "Service", "Started", "is_large"]
 
 MESSAGE_BYTES_MAX = 64 << 20
+# Far below what a service that hangs takes: HTTP/2 sends 64 KiB unread, and a socket holds some 200.
+SMALL_BYTES_MAX = 16 << 10
+# gRPC's own deadline comes first where it can.
+GRACE_SECONDS = 0.1
 PAUSE_SECONDS_FIRST, PAUSE_SECONDS_MAX = 0.01, 0.25
 
 # No HTTP/2 pings (gRPC's default): tethers tell sooner, and servers send pingers away (too_many_pings).
@@ -45,6 +49,29 @@ class Started(Protocol[Answer]):
     """A call that is under way; its result raises what a call raises."""
 
     def result(self) -> Answer: ...
+
+
+def is_large(request: Message) -> bool:
+    return request.ByteSize() > SMALL_BYTES_MAX
+
+
+class LargeCall(Generic[Response]):
+    """A call that is under way. gRPC ends none, at its deadline neither, whose bytes it is still writing,
+    and a service that hangs may hold that up for ever: so here we look at the time."""
+
+    def __init__(
+        self, method: "grpc.UnaryUnaryMultiCallable[Request, Response]", request: Request, timeout: float
+    ) -> None:
+        self._future = method.future(request, timeout=timeout)
+        self._end = time.monotonic() + timeout + GRACE_SECONDS
+
+    def result(self) -> Response:
+        """Raises what a call does; FutureTimeoutError: it was too late, and gRPC has not noticed."""
+        try:
+            return self._future.result(timeout=max(0.0, self._end - time.monotonic()))
+        except grpc.FutureTimeoutError:
+            self._future.cancel()
+            raise
 
 
 class Service:
@@ -92,9 +119,13 @@ class Service:
         pause = PAUSE_SECONDS_FIRST
         while True:
             try:
+                if started is None and is_large(request):
+                    started = LargeCall(method, request, timeout)
                 return started.result() if started else method(request, timeout=timeout)
             except grpc.RpcError as error:
                 problem = errors.from_rpc(error, self.address)
+            except grpc.FutureTimeoutError:
+                problem = errors.Unanswered(f"the service on {self.address} takes no bytes: it hangs")
             except StopIteration:
                 problem = errors.Unanswered(f"the service on {self.address} has ended the stream of steps")
             out_of_time = time.monotonic() + pause >= deadline

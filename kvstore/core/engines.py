@@ -11,6 +11,7 @@ from kvstore.core.sequences import Sequence
 from kvstore.core.types import (
     BlockKey,
     BlockRow,
+    ChainPlace,
     DomainId,
     EngineId,
     EngineState,
@@ -103,7 +104,7 @@ class Engine(Struct, eq=False):
     sequences: dict[SequenceId, Sequence] = field(default_factory=dict)
     fences: deque[Fence] = field(default_factory=deque)
     # Committed by this engine, not yet visible to others: its own stream orders its reads.
-    pending: dict[DomainId, dict[BlockKey, BlockRow]] = field(default_factory=dict)
+    pending: dict[DomainId, dict[ChainPlace, BlockRow]] = field(default_factory=dict)
     # Sequences that have moved and tiers whose pressure has changed, since the engine was told
     # for good. Only that they did is kept, with a revision: what is told is how things are then.
     moved: dict[SequenceId, Revision] = field(default_factory=dict)

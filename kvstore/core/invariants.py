@@ -120,6 +120,8 @@ def _check_index(store: Store) -> None:
         check(known.get(entry) == row, "a key leads elsewhere")
     parents = blocks.parent[indexed]
     check(blocks.indexed[parents[parents != NO_ROW]].all(), "a parent is not indexed")
+    depths = np.where(parents == NO_ROW, 0, blocks.depth[parents] + 1)
+    check((blocks.depth[indexed] == depths).all(), "a block hangs on one that is not right above it")
     _check_children(blocks.children, parents)
     for tier in Tier:
         there = blocks.frame[tier][indexed] != NO_FRAME

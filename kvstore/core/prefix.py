@@ -18,10 +18,12 @@ from msgspec import Struct
 
 from kvstore.core.blocks import NO_FRAME, NO_ROW, ONE, Blocks, as_table, none_of
 from kvstore.core.errors import check
-from kvstore.core.types import BlockKey, BlockRow, DomainId, NamespaceId, Rows, TenantId, Tier
+from kvstore.core.types import BlockKey, BlockRow, ChainPlace, DomainId, NamespaceId, Rows, TenantId, Tier
 from kvstore.core.watching import IndexChanges
 
-__all__ = ["PrefixIndex", "Publication", "domain_id", "domain_parts"]
+__all__ = ["PrefixIndex", "Publication", "chain_places", "domain_id", "domain_parts"]
+
+NO_KEY = BlockKey(b"")
 
 
 def domain_id(namespace: NamespaceId, tenant: TenantId) -> DomainId:
@@ -50,21 +52,24 @@ class Publication(Protocol):
 
 
 class _New(Struct):
-    """Facts of blocks on their way into the index, in step."""
+    """Facts of blocks on their way into the index, in step; depths by row."""
 
-    rows: list[int] = []
+    depths: dict[int, int] = {}
     parents: list[int] = []
-    depths: list[int] = []
     domains: list[DomainId] = []
     owners: list[int] = []
 
     def add(self, domain: DomainId, owner: int, rows: list[int], parent: int, depth: int) -> None:
         """A piece of a chain that hangs on `parent`."""
-        self.rows += rows
+        self.depths.update(zip(rows, range(depth, depth + len(rows)), strict=True))
         self.parents += [parent, *rows[:-1]]
-        self.depths += range(depth, depth + len(rows))
         self.domains += [domain] * len(rows)
         self.owners += [owner] * len(rows)
+
+    def depth(self, row: int, blocks: Blocks) -> int:
+        """Of a block in the index or on its way there."""
+        depth = self.depths.get(row)
+        return int(blocks.depth[row]) if depth is None else depth
 
 
 class PrefixIndex:
@@ -90,7 +95,7 @@ class PrefixIndex:
                 yield (domain, key), row
 
     def find_prefix(
-        self, domain: DomainId, keys: Sequence[BlockKey], pending: dict[BlockKey, BlockRow]
+        self, domain: DomainId, keys: Sequence[BlockKey], pending: dict[ChainPlace, BlockRow]
     ) -> "array[int]":
         """Rows of the leading keys that are known; `pending` holds those only the asker may see.
 
@@ -107,8 +112,8 @@ class PrefixIndex:
             self._cut_chain(table)
         if pending:
             barred = self._blocks.barred
-            for key in keys[len(table) :]:
-                row = known.get(key, pending.get(key, NO_ROW))
+            for place in chain_places(keys, len(table), len(keys)):
+                row = pending.get(place, NO_ROW)
                 if row == NO_ROW or barred[row]:
                     break
                 table.append(row)
@@ -166,6 +171,9 @@ class PrefixIndex:
             # Found already, under another key: what an engine at fault wrote over stays its own.
             chain, end = dict(islice(chain.items(), astray)), publication.end
         parent = known[keys[first - 1]] if first else NO_ROW
+        if first and new.depth(parent, self._blocks) != first - 1:
+            # The engine is at fault: what hangs on a block that stands elsewhere is found nowhere.
+            return publication.end
         if self._blocks.has_barred:
             # What was forgotten does not come back, and nothing that hangs on it does.
             hangs_on_it = parent != NO_ROW and self._blocks.barred[parent]
@@ -187,10 +195,10 @@ class PrefixIndex:
         check(len(known) == count, "a key was found twice")
 
     def _set_facts(self, new: "_New") -> Rows:
-        rows = np.array(new.rows, np.intp)
+        rows = np.array([*new.depths], np.intp)
         self._blocks.domain[rows] = new.domains
         self._blocks.owner[rows] = new.owners
-        self._blocks.depth[rows] = new.depths
+        self._blocks.depth[rows] = [*new.depths.values()]
         self.set_parents(rows, np.array(new.parents, np.intp))
         return rows
 
@@ -262,6 +270,12 @@ class PrefixIndex:
         unique = np.unique(found)
         order: Rows = unique[np.argsort(blocks.depth[unique], kind="stable")]
         return order
+
+
+def chain_places(keys: Sequence[BlockKey], first: int, end: int) -> Iterator[ChainPlace]:
+    """Where the blocks `first` to `end` of a chain stand."""
+    above = keys[first - 1 : end - 1] if first else [NO_KEY, *keys][:end]
+    return zip(range(first, end), above, keys[first:end], strict=True)
 
 
 def _rows_by_key(publication: Publication, first: int, end: int) -> dict[BlockKey, BlockRow]:

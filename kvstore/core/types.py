@@ -33,6 +33,7 @@ __all__ = [
     "Activity",
     "BlockKey",
     "BlockRow",
+    "ChainPlace",
     "DomainId",
     "Direction",
     "EngineId",
@@ -76,6 +77,8 @@ SyncId = NewType("SyncId", int)
 
 # 32 bytes: chained digest over everything that a block's KV depends on.
 BlockKey = NewType("BlockKey", bytes)
+# Where a block stands: its number in its chain, from 0, the key right above it (none: empty), and its own.
+ChainPlace = tuple[int, BlockKey, BlockKey]
 # The index of a logical block in the core's arrays.
 BlockRow = NewType("BlockRow", int)
 # Many of them: machine words, as numpy wants its indices.

@@ -69,7 +69,7 @@ class KVStoreStub:
 
     Applies the operations of one engine step as one transaction, kind by kind:
     commit, fork (references), free, settle what completed_step releases,
-    update_activity, end_session, swap OUT, allocate (and the copies that forks
+    update_activity, end_session, swap OUT, grow, allocate (and the copies that forks
     need), swap IN; within a kind in the order given, but where frames are short those
     who grow come before those who return, and these before new ones. So a turn can be
     committed and freed, a beam forked and its loser freed, in one step.
@@ -176,7 +176,7 @@ class KVStoreAsyncStub(KVStoreStub):
 
     Applies the operations of one engine step as one transaction, kind by kind:
     commit, fork (references), free, settle what completed_step releases,
-    update_activity, end_session, swap OUT, allocate (and the copies that forks
+    update_activity, end_session, swap OUT, grow, allocate (and the copies that forks
     need), swap IN; within a kind in the order given, but where frames are short those
     who grow come before those who return, and these before new ones. So a turn can be
     committed and freed, a beam forked and its loser freed, in one step.
@@ -304,7 +304,7 @@ class KVStoreServicer(metaclass=_abc_1.ABCMeta):
 
         Applies the operations of one engine step as one transaction, kind by kind:
         commit, fork (references), free, settle what completed_step releases,
-        update_activity, end_session, swap OUT, allocate (and the copies that forks
+        update_activity, end_session, swap OUT, grow, allocate (and the copies that forks
         need), swap IN; within a kind in the order given, but where frames are short those
         who grow come before those who return, and these before new ones. So a turn can be
         committed and freed, a beam forked and its loser freed, in one step.

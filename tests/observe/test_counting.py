@@ -16,7 +16,6 @@ from kvstore.sim.records import Handled, Moved
 from kvstore.sim.schedule import draw_schedule
 from kvstore.sim.simulation import START, Simulation
 from kvstore.sim.world import World
-from kvstore.tiers.link_names import LINKS
 from tests.core.caller import Caller
 from tests.core.ops import allocate, grow
 from tests.core.world import BLOCK_TOKENS, make_store, text
