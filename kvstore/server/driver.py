@@ -20,8 +20,8 @@ import msgspec
 from kvstore import __version__
 from kvstore.core import events
 from kvstore.core.config import StoreConfig
-from kvstore.core.effects import Answer, AttachAnswer, Done, KeepAliveAnswer
-from kvstore.core.errors import CheckFailed, EngineExpired, FieldInvalid, LayoutMismatch
+from kvstore.core.effects import Answer, AttachAnswer, Done, ForgetAnswer, KeepAliveAnswer
+from kvstore.core.errors import CheckFailed, EngineExpired, FieldInvalid, LayoutMismatch, StoreNotMade
 from kvstore.core.store import Store
 from kvstore.core.types import (
     EngineId,
@@ -44,8 +44,11 @@ from kvstore.policy.swap import LengthThreshold
 from kvstore.server.clock import now, wall_now
 from kvstore.server.config import ServeConfig
 from kvstore.server.decode import AttachCall
+from kvstore.server.decode_cached import ForgetCall
+from kvstore.server.disk_size import DiskSize
 from kvstore.server.encode_usage import Facts
 from kvstore.server.fds import TetherServer
+from kvstore.server.forgetting import forget, forget_event
 from kvstore.server.layout import Layout
 from kvstore.server.learning import LearntRates
 from kvstore.server.limiting import Limits
@@ -99,6 +102,7 @@ class Driver:
         self._running: RunningStore | None = None
         self._making: asyncio.Task[RunningStore] | None = None
         self._start_wall = wall_now()
+        self._disk_size = DiskSize(lambda: disk.held_bytes) if disk is not None else None
 
     @property
     def failure(self) -> Exception | None:
@@ -144,6 +148,22 @@ class Driver:
         self.ask(event, Done)
         self._waits.wake(event.engine)
 
+    async def forget(self, call: ForgetCall) -> ForgetAnswer:
+        """Waits until it is done, or for as long as the caller wants."""
+        if self._running is None:
+            raise StoreNotMade(
+                "what lies on disk is taken in with the first Attach, and there was none since the start",
+                remedy="attach an engine, then ask again",
+            )
+        event = forget_event(call, self._names)
+        return await forget(self._running, event, call.wait_seconds, lambda: self._waits.is_closed)
+
+    @property
+    def block_bytes(self) -> int:
+        """Of a block, all ranks together; 0 before the first Attach."""
+        layout = self._running.layout if self._running is not None else None
+        return layout.block_bytes * layout.ranks if layout is not None else 0
+
     def usage(self) -> Usage:
         """Of the tiers that were asked for."""
         config = self._config
@@ -162,6 +182,7 @@ class Driver:
             build=__version__,
             start_wall=self._start_wall,
             disk_bytes=self._config.disk_bytes,
+            disk_bytes_used=self._disk_size.read() if self._disk_size is not None else 0,
             layout=self._running.layout if self._running is not None else None,
             disk=self._disk,
             limits=self._limits.links,
@@ -278,6 +299,7 @@ class Driver:
             high_watermark=config.high_watermark,
             low_watermark=config.low_watermark,
             transfer_blocks_max=transfer_blocks(layout),
+            retained_blocks_max=config.retain_bytes // (layout.block_bytes * layout.ranks),
         )
 
     @property

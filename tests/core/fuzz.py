@@ -18,6 +18,8 @@ DEFAULTS = {
     "drop_tokens_max": 8,
     "transfer_blocks_max": 32,
     "transfers_per_link_max": 2,
+    "forget_lot_blocks": 1_024,
+    "retained_blocks_max": 0,
     "restart_share": 0,
     "single_share": 0,
 }

@@ -89,7 +89,7 @@ class Scene:
         self.world = self._new_world()
         self.world.shadow.disk = disk
         self.telling.forget_places()
-        found = BlocksFound(time=self.world.time, blocks=disk.find())
+        found = BlocksFound(time=self.world.time, blocks=disk.find(), sessions=disk.sessions())
         return self.handle(found)[1]
 
     def _new_world(self) -> World:

@@ -10,6 +10,7 @@ from kvstore.core.effects import (
     AllocateResult,
     AttachAnswer,
     Decision,
+    DiskNote,
     Effects,
     ForkResult,
     KeepAliveAnswer,
@@ -17,6 +18,8 @@ from kvstore.core.effects import (
     Notice,
     Result,
     SequenceMoved,
+    SessionsForgotten,
+    SessionsKept,
     StepAnswer,
     SwapResult,
     Transfer,
@@ -64,10 +67,22 @@ class Telling:
                 lines.append(_found(answer.blocks_by_tier, "block"))
         for delete in effects.deletes:
             lines.append(f"delete from disk: {self._blocks(delete.keys)}")
+        for note in effects.notes:
+            lines += self._note(note)
         lines += [self._transfer(transfer) for transfer in effects.transfers]
         if effects.wake:
             lines.append("wake " + " ".join(engine_name(engine) for engine in effects.wake))
         return lines
+
+    def _note(self, note: DiskNote) -> list[str]:
+        """Which blocks were used is told every two seconds, and would be shown at every wait."""
+        match note:
+            case SessionsKept():
+                chains = [(each.name, " ".join(map(self.names.word, each.keys))) for each in note.sessions]
+                return [f"disk keeps session {name}: {chain}" for name, chain in chains]
+            case SessionsForgotten():
+                return [f"disk forgets session {each.name}" for each in note.sessions]
+        return []
 
     def _step(self, operations: tuple[Operation, ...], answer: StepAnswer) -> list[str]:
         lines: list[str] = []
