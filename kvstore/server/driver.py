@@ -177,7 +177,7 @@ class Driver:
                 "what lies on disk is taken in with the first Attach, and there was none since the start",
                 remedy="attach an engine, then ask again",
             )
-        event = forget_event(call, self._names)
+        event = forget_event(call, self.names)
         return await forget(self._running, event, call.wait_seconds, lambda: self._waits.is_closed)
 
     @property
