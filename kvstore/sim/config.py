@@ -36,6 +36,7 @@ class SimConfig:
     transfers_per_link_max: int = 2
     forget_lot_blocks: int = 4
     retained_blocks_max: int = 8
+    queue_blocks_max: int = 65_536
     drop_tokens_max: int = 8
     block_bytes: int = 1 << 20
     links: Mapping[tuple[Tier, Tier], LinkSpeed]
@@ -105,6 +106,7 @@ def draw_config(seed: int, **given: object) -> SimConfig:
         "drain_share": rng.choice([0.0, 0.0, 0.01]),
         "watched": rng.choice([False, True]),
         "scrub_share": rng.choice([0.0, 0.01, 0.05]),
+        "queue_blocks_max": rng.choice([3, 20, 65_536]),
         "late_share": rng.choice([0.0, 0.02, 0.1, 0.3]),
         "forget_share": rng.choice([0.0, 0.005, 0.03]),
         "forget_lot_blocks": rng.choice([1, 2, 5, 100]),

@@ -102,6 +102,7 @@ class Simulation:
             transfers_per_link_max=config.transfers_per_link_max,
             forget_lot_blocks=config.forget_lot_blocks,
             retained_blocks_max=config.retained_blocks_max,
+            queue_blocks_max=config.queue_blocks_max,
             drop_tokens_max=config.drop_tokens_max,
         )
 

@@ -25,6 +25,8 @@ def make_store(
     transfers_per_link_max: int = 2,
     forget_lot_blocks: int = 1_024,
     retained_blocks_max: int = 0,
+    queue_blocks_max: int = 65_536,
+    background_wait_seconds: float = 1.0,
 ) -> Store:
     config = StoreConfig(
         block_tokens=BLOCK_TOKENS,
@@ -40,5 +42,7 @@ def make_store(
         transfers_per_link_max=transfers_per_link_max,
         forget_lot_blocks=forget_lot_blocks,
         retained_blocks_max=retained_blocks_max,
+        queue_blocks_max=queue_blocks_max,
+        background_wait_seconds=background_wait_seconds,
     )
     return Store(config, Lru(), LengthThreshold(drop_tokens_max))
