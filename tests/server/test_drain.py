@@ -259,9 +259,15 @@ def test_one_who_attaches_while_a_drain_begins_is_refused_and_finds_the_pools_la
         coming = asyncio.create_task(attach(driver))
         await asyncio.sleep(0)
         await driver.drain_to_disk(0.0)
+        serving, text = driver.health_text()
+        assert (serving, text.splitlines()[:2]) == (
+            False,
+            ["not serving", "draining: no new work is taken"],
+        )
         with pytest.raises(Draining):
             await coming
         driver.cancel_drain()
+        assert driver.health_text()[0]
         assert (await attach(driver)).answer.created
         assert {tier.tier for tier in driver.usage().tiers} == {Tier.GPU, Tier.CPU}
 
