@@ -69,6 +69,7 @@ class RunningStore:
         # Set before the first event, if at all.
         self.journal: Journal | None = None
         self._store = store
+        self._disk = disk
         self._waits = waits
         self._counts = counts
         self._watched = watched
@@ -228,11 +229,18 @@ class RunningStore:
 
     def _tick(self) -> None:
         self._ticker = self._loop.call_later(TICK_SECONDS, self._tick)
-        if self.failure is None and not self._movers.alive():
-            self._fail(CheckFailed(f"a mover thread has died: {self._movers.error}"))
+        if self.failure is None and (dead := self._find_dead()):
+            self._fail(CheckFailed(dead))
         self._limits.refresh()
         with suppress(CheckFailed):
             self.ask(Tick(time=now()), Done)
+
+    def _find_dead(self) -> str:
+        if not self._movers.alive():
+            return f"a mover thread has died: {self._movers.error}"
+        if self._disk is not None and not self._disk.alive():
+            return "a thread of the disk tier has died"
+        return ""
 
     def _fail(self, error: Exception) -> None:
         self.failure = error

@@ -140,6 +140,10 @@ class IoThreads:
         with self._lock:
             return sum(self._late.values())
 
+    def alive(self) -> bool:
+        """False once a thread has ended by itself: I/Os of its kind would never begin."""
+        return self._closed or all(thread.is_alive() for thread in self._running)
+
     def close(self, seconds: float) -> bool:
         """Lets them do what is queued. False where one hasn't come back by then."""
         with self._lock:
