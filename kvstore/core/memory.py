@@ -279,6 +279,7 @@ class Memory:
         """Takes out of every tier what of these indexed blocks nobody uses, tails first. What a
         transfer still moves goes when that has ended (`discard_again`)."""
         self.blocks.unwanted[rows] = True
+        self.blocks.to_disk[rows] = False
         rows = rows[np.argsort(-self.blocks.depth[rows], kind="stable")]
         for tier in Tier:
             self.evict(tier, self.room.removable(tier, rows[self.blocks.indexed[rows]]))
