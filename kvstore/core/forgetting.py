@@ -299,13 +299,11 @@ class Forgetting:
     def _own(self, rows: Rows) -> Rows:
         """Of a session's blocks those that nobody else has used, and on which nothing of others hangs."""
         blocks = self._memory.blocks
-        shared = blocks.shared[rows]
-        own = rows[~shared]
+        own = rows[~blocks.shared[rows]]
         parents = blocks.parent[own]
         hanging = np.bincount(parents[parents != NO_ROW], minlength=blocks.capacity)
         others = own[blocks.children[own] != hanging[own]]
-        stay = self._memory.prefix.with_ancestors(np.concatenate([rows[shared], others]))
-        return np.setdiff1d(own, stay)
+        return np.setdiff1d(own, self._memory.prefix.with_ancestors(others))
 
     # ---------------------------------------------------------------------------- work
 
