@@ -25,9 +25,10 @@ class Retained:
     def __init__(self, blocks: Blocks, eviction: EvictionPolicy) -> None:
         self._blocks = blocks
         self._eviction = eviction
-        self._until = np.zeros(blocks.capacity, np.float64)
-        self._seconds = np.zeros(blocks.capacity, np.float64)
-        self._priority = np.zeros(blocks.capacity, np.int32)
+        # Made with the first block that is retained: most services have none.
+        self._until = np.empty(0, np.float64)
+        self._seconds = np.empty(0, np.float64)
+        self._priority = np.empty(0, np.int32)
         self.has_any = False
         self._next_look = 0.0
         # Of the event that is being handled.
@@ -43,6 +44,8 @@ class Retained:
         return np.flatnonzero(self._until)
 
     def is_retained(self, rows: Rows) -> NDArray[np.bool_]:
+        if not self.has_any:
+            return np.zeros(rows.size, np.bool_)
         retained: NDArray[np.bool_] = self._until[rows] > 0
         return retained
 
@@ -50,6 +53,10 @@ class Retained:
         """Leading blocks of a chain. What is retained for longer or with more priority stays so."""
         if not rows.size:
             return
+        if not self._until.size:
+            capacity = self._blocks.capacity
+            self._until, self._seconds = np.zeros(capacity), np.zeros(capacity)
+            self._priority = np.zeros(capacity, np.int32)
         known = self.is_retained(rows)
         self._priority[rows] = np.where(known, np.maximum(self._priority[rows], priority), priority)
         self._seconds[rows] = np.maximum(self._seconds[rows], seconds)
