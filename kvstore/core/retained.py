@@ -32,7 +32,7 @@ class Retained:
         self.has_any = False
         self._next_look = 0.0
         # Of the event that is being handled.
-        self.time = 0.0
+        self.now = 0.0
 
     def count_of(self, tenant: TenantId) -> int:
         """Blocks that this tenant has retained."""
@@ -60,7 +60,7 @@ class Retained:
         known = self.is_retained(rows)
         self._priority[rows] = np.where(known, np.maximum(self._priority[rows], priority), priority)
         self._seconds[rows] = np.maximum(self._seconds[rows], seconds)
-        self._until[rows] = np.maximum(self._until[rows], self.time + self._seconds[rows])
+        self._until[rows] = np.maximum(self._until[rows], self.now + self._seconds[rows])
         self.has_any = True
         tails_first = rows[::-1]
         self._eviction.favour(tails_first, self._priority[tails_first])
@@ -69,13 +69,13 @@ class Retained:
         """These were hit."""
         rows = rows[self.is_retained(rows)]
         if rows.size:
-            self._until[rows] = np.maximum(self._until[rows], self.time + self._seconds[rows])
+            self._until[rows] = np.maximum(self._until[rows], self.now + self._seconds[rows])
 
     def expire(self) -> None:
-        if self.time < self._next_look:
+        if self.now < self._next_look:
             return
-        self._next_look = self.time + INTERVAL_SECONDS
-        rows = np.flatnonzero((self._until > 0) & (self._until <= self.time))
+        self._next_look = self.now + INTERVAL_SECONDS
+        rows = np.flatnonzero((self._until > 0) & (self._until <= self.now))
         self.drop(rows[np.argsort(-self._blocks.depth[rows], kind="stable")])
 
     def drop(self, rows: Rows) -> None:
