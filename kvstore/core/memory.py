@@ -34,7 +34,7 @@ class Memory:
         self.eviction = eviction
         eviction.begin(self.blocks.capacity)
         self.room = Room(self.blocks, self.pools, self.prefix, eviction)
-        self.recency = Recency(self.blocks)
+        self.recency = Recency(self.blocks, has_disk=config.disk_frames > 0)
         self.retained = Retained(self.blocks, eviction)
         self.blocks_evicted = [0 for _ in Tier]
         # Blocks that were not brought to a tier, though it was wished for, for want of room or time; of the

@@ -1,10 +1,12 @@
 """With nobody else there, one engine can have every frame: all that is cached can be given up."""
 
+import math
 import random
 
 from kvstore.core.events import Detach
 from kvstore.core.types import Retention, SequenceState, SwapMode, Tier
 from kvstore.sim.engine import SimEngine
+from kvstore.sim.habits import RETAINED_SECONDS_MAX
 from kvstore.sim.ops import free
 from kvstore.sim.texts import BLOCK_TOKENS, Texts, keys_of
 from kvstore.sim.verbs import begin, commit_full, preempt
@@ -39,11 +41,19 @@ def take_all(world: World, texts: Texts, number: int) -> None:
         )
     engine.take_step([free(id, retention=Retention.DISCARD) for id in engine.lines])
     if config.disk_frames:
+        _outlast(world, engine)
         _take_disk(world, engine, texts, min(room, config.gpu_frames))
     engine.run_work(engine.step)
     engine.stop()
     world.handle(Detach(time=world.time, engine=engine.id))
     world.drain()
+
+
+def _outlast(world: World, engine: SimEngine) -> None:
+    """What is retained would be there still, behind all that is newer: its time runs out."""
+    for _ in range(2 * math.ceil(RETAINED_SECONDS_MAX) + 2):
+        world.tick(0.5)
+        engine.keep_alive()
 
 
 def _take_disk(world: World, engine: SimEngine, texts: Texts, most: int) -> None:
