@@ -43,9 +43,13 @@ def serve(
         int, typer.Option(help="Sequences up to this length are computed again rather than swapped.")
     ] = 64,
     high_watermark: Annotated[
-        float, typer.Option(help="Share of frames in use that starts evicting.")
+        float, typer.Option(help="Share of the GPU tier's frames in use that is high pressure.")
     ] = 0.90,
-    low_watermark: Annotated[float, typer.Option(help="Share of frames in use that ends it.")] = 0.80,
+    low_watermark: Annotated[float, typer.Option(help="Share below which it is over.")] = 0.80,
+    cpu_high_watermark: Annotated[
+        float, typer.Option(help="Share of the CPU tier with no copy below that makes writes to disk hurry.")
+    ] = 0.75,
+    cpu_low_watermark: Annotated[float, typer.Option(help="Share below which they don't.")] = 0.50,
     limit: Annotated[
         list[str] | None,
         typer.Option(
@@ -87,6 +91,8 @@ def serve(
         drop_tokens_max=drop_tokens_max,
         high_watermark=high_watermark,
         low_watermark=low_watermark,
+        cpu_high_watermark=cpu_high_watermark,
+        cpu_low_watermark=cpu_low_watermark,
         limits=limit or (),
         journal=journal,
         journal_bytes=journal_bytes,

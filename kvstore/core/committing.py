@@ -74,5 +74,9 @@ class Committing:
                     del pending[key]
         blocks.writer[rows] = engine.writer
         # A swapped sequence's blocks were its own below, too: from now on they may be evicted there.
-        for tier in (CPU, DISK):
-            self._memory.eviction.touch(tier, rows[blocks.valid[tier][rows]][::-1])
+        self._memory.eviction.touch(CPU, rows[blocks.valid[CPU][rows]][::-1])
+        on_disk = rows[blocks.has_frame(DISK, rows)]
+        if on_disk.size:
+            # Was found before, and could not be read or hung on what could not. A claim may hold it, but
+            # what it hangs on need not be on disk any more.
+            self._memory.forget(on_disk)

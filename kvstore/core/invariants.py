@@ -11,6 +11,7 @@ import numpy as np
 from kvstore.core.blocks import NO_FRAME, NO_ROW
 from kvstore.core.engines import Engine, Release
 from kvstore.core.errors import check
+from kvstore.core.lanes import READ
 from kvstore.core.sequences import Sequence
 from kvstore.core.store import Store
 from kvstore.core.types import BlockKey, DomainId, Rows, SequenceState, Tier, Urgency
@@ -183,6 +184,11 @@ def _check_lanes(store: Store) -> None:
         if urgency is Urgency.BACKGROUND:
             queued = np.flatnonzero(blocks.queued[link[0]]).tolist()
             check(lane.rows.keys() >= set(queued), f"{name}: a block is on its way down, and in no lane")
+
+    known = {row for link, rows in store.links.under_way.values() if link == READ for row in rows.tolist()}
+    for (_, urgency), lane in store.links.lanes.items():
+        known |= lane.rows.keys() if urgency is Urgency.PREFETCH else set()
+    check(store.links.ahead.wishes.keys() <= known, "a block that is to come ahead is in no lane")
 
 
 def _all(rows: Rows) -> Rows:

@@ -64,7 +64,7 @@ from kvstore.core.steps import Steps
 from kvstore.core.swaps import Swaps
 from kvstore.core.types import RESIDENT, RUNNING, EngineId, Revision, StepNumber, Tier
 from kvstore.core.usage import Usage
-from kvstore.core.watermarks import WatermarkTable
+from kvstore.core.writing import Writing
 
 __all__ = ["Store"]
 
@@ -75,9 +75,10 @@ class Store:
     def __init__(self, config: StoreConfig, eviction: EvictionPolicy, swap_policy: SwapPolicy) -> None:
         self.config = config
         self.memory = Memory(config, eviction)
-        self.links = Links(config, self.memory)
-        self.swaps = Swaps(config, self.memory, self.links, self._sequence_moved)
         self.admission = Admission(config, self.memory)
+        self.links = Links(config, self.memory, self.admission.is_waiting)
+        self._writing = Writing(config, self.memory, self.links)
+        self.swaps = Swaps(config, self.memory, self.links, self._sequence_moved)
         self.leaving = Leaving(config, self.memory, self.swaps, swap_policy)
         committing = Committing(config, self.memory)
         settling = Settling(config, self.memory, self.links, self.swaps, committing)
@@ -97,8 +98,7 @@ class Store:
             self._granting,
             self._answering,
         )
-        self.watermarks = WatermarkTable(config)
-        self._gauge = PressureGauge(self.watermarks, self.memory, self.admission)
+        self._gauge = PressureGauge(self.memory, self.admission)
         self.revision = Revision(0)
         # Engines with news, in the order of the news; reset by each event.
         self._woken: dict[EngineId, None] = {}
@@ -111,7 +111,7 @@ class Store:
         if self.memory.room_was_made:
             # Who waits for frames may find some now: no news, but a reason to ask again.
             self._woken.update(self.admission.engines_waiting())
-        transfers = tuple(self._start_transfers())
+        transfers = tuple(self._start_transfers(event.time))
         deleted, self.memory.deleted = self.memory.deleted, []
         admitted: tuple[Admitted, ...] = ()
         if self._granting.admitted:
@@ -125,13 +125,13 @@ class Store:
             admitted=admitted,
         )
 
-    def _start_transfers(self) -> list[Transfer]:
+    def _start_transfers(self, time: float) -> list[Transfer]:
         """What can't even be begun fails at once, and makes room for others."""
-        started = self.links.start()
+        started = self.links.start(time)
         while (refused := self.links.take_refused()).size:
             self.swaps.refuse(refused)
             self._woken.update(self.admission.engines_waiting())
-            started += self.links.start()
+            started += self.links.start(time)
         return started
 
     def usage(self) -> Usage:
@@ -181,7 +181,7 @@ class Store:
             case BlocksFound():
                 self._restore(event)
             case SetLimits():
-                self.watermarks.set(event.watermarks)
+                self.memory.watermarks.set(event.watermarks)
                 self._gauge.look_again()
                 self._watch_pressure(event.time)
         return Done()
@@ -264,6 +264,7 @@ class Store:
         for engine in self.membership.tick(event.time):
             self._woken[engine.id] = None
         self.links.resume()
+        self._writing.look(event.time)
         self._watch_pressure(event.time)
 
     def _restore(self, event: BlocksFound) -> None:

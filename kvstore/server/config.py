@@ -47,6 +47,8 @@ class ServeConfig:
     drop_tokens_max: int = 64
     high_watermark: float = 0.90
     low_watermark: float = 0.80
+    cpu_high_watermark: float = 0.75
+    cpu_low_watermark: float = 0.50
     # None: no journal.
     journal_path: Path | None = None
     journal_bytes: int = 0
@@ -73,6 +75,8 @@ class ServeConfig:
         _check_between("--drop-tokens-max", self.drop_tokens_max, 0, 1 << 24)
         _check_between("--high-watermark", self.high_watermark, 0.01, 1.0)
         _check_between("--low-watermark", self.low_watermark, 0.01, self.high_watermark)
+        _check_between("--cpu-high-watermark", self.cpu_high_watermark, 0.01, 1.0)
+        _check_between("--cpu-low-watermark", self.cpu_low_watermark, 0.01, self.cpu_high_watermark)
 
     @property
     def links(self) -> tuple[Link, ...]:
@@ -141,6 +145,8 @@ def parse_config(
     drop_tokens_max: int = 64,
     high_watermark: float = 0.90,
     low_watermark: float = 0.80,
+    cpu_high_watermark: float = 0.75,
+    cpu_low_watermark: float = 0.50,
     journal: str | None = None,
     journal_bytes: str = "0",
     limits: Sequence[str] = (),
@@ -166,6 +172,8 @@ def parse_config(
         drop_tokens_max=drop_tokens_max,
         high_watermark=high_watermark,
         low_watermark=low_watermark,
+        cpu_high_watermark=cpu_high_watermark,
+        cpu_low_watermark=cpu_low_watermark,
         journal_path=Path(journal).absolute() if journal is not None else None,
         journal_bytes=parse_size(journal_bytes, flag="--journal-bytes"),
         limits=parse_limits(limits, flag="--limit"),

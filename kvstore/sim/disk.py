@@ -59,6 +59,18 @@ class ShadowDisk(Generic[P]):
         if self._entries.pop(_name(key), None) is not None:
             self._lost.add(_name(key))
 
+    def chain(self, name: Name) -> list[Stored[P]]:
+        """The entry and those that it hangs on, the first of the chain first; empty where one is missing."""
+        chain: list[Stored[P]] = []
+        entry = self._entries.get(name)
+        while entry is not None:
+            chain.append(entry)
+            key = entry.key
+            if not key.parent:
+                return chain[::-1]
+            entry = self._entries.get((key.namespace, key.tenant, key.parent))
+        return []
+
     def flip(self, index: int) -> StoredKey:
         """Damages an entry, counted from the one that was written longest ago."""
         entry = list(self._entries.values())[index]

@@ -12,6 +12,7 @@ from kvstore.core.types import Activity, Retention, SequenceState, StepNumber, S
 from kvstore.sim.engine import SimEngine
 from kvstore.sim.line import Line
 from kvstore.sim.ops import allocate, end_session, free, swap_in
+from kvstore.sim.stores import TENANTS
 from kvstore.sim.texts import BLOCK_TOKENS, Content, Texts
 from kvstore.sim.verbs import ask_back, begin, commit_full, free_line, grow, in_columns, preempt, rest, split
 from kvstore.sim.wrong import Wrong
@@ -97,12 +98,23 @@ class Habits:
 
     def _begin(self) -> Operation:
         rng = self._random
-        old = self._known_text()
+        tenant, old = rng.choice("ab"), self._known_text()
+        if rng.random() < 0.3:
+            tenant, old = self._stored_text() or (tenant, old)
         kept = old[: rng.randrange(len(old) + 1)] if rng.random() < 0.4 else old
         tokens = [*kept, *self._texts.new_tokens(rng, 13)][:40]
-        return begin(
-            self._engine, tokens, rng.choice("ab"), session=rng.choice(SESSIONS), priority=rng.randrange(3)
-        )
+        return begin(self._engine, tokens, tenant, session=rng.choice(SESSIONS), priority=rng.randrange(3))
+
+    def _stored_text(self) -> tuple[str, Content] | None:
+        """A tenant and a text of its own that lies on disk: one that memory may have forgotten."""
+        disk = self._engine.world.shadow.disk
+        mine = [name for name in disk if name[0] == self._engine.namespace]
+        if not mine:
+            return None
+        name = self._random.choice(mine)
+        tenant = next(tenant for tenant, number in TENANTS.items() if number == name[1])
+        blocks = [entry.parts[0].tokens for entry in disk.chain(name)]
+        return tenant, tuple(token for block in blocks for token in block)
 
     def _known_text(self) -> Content:
         rng = self._random

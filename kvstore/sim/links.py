@@ -39,6 +39,8 @@ class TimedLinks:
         self._told_before: DiskDelete | None = None
         # False: nothing fails any more.
         self.faults = True
+        # Until when reads from disk don't end.
+        self._stuck_until = 0.0
         # Until when every write to disk fails.
         self.disk_full_until = 0.0
 
@@ -56,12 +58,8 @@ class TimedLinks:
         link.busy_until = max(link.busy_until, end)
         if self.faults and rng.random() < config.fail_share:
             self._fail(world, moving, rng)
-        if self.faults and transfer.source is Tier.DISK and rng.random() < config.late_share:
-            places = range(len(transfer.source_frames))
-            moving.late = {place for place in places if rng.random() < 0.7}
-            moving.failed |= {(rank, place) for rank in world.shadow.ranks for place in moving.late}
-            for place in moving.late:
-                self._clock.at(end + 10 ** rng.uniform(-3, 1), partial(self._return, world, moving, place))
+        if self.faults and transfer.source is Tier.DISK:
+            self._be_late(world, moving, end, rng)
         if transfer.target is Tier.DISK:
             self._told_before = self._deletes[-1] if self._deletes else None
             self._clock.at(rng.uniform(start, end), lambda: self._move(world, moving, [0]))
@@ -108,6 +106,19 @@ class TimedLinks:
         else:
             rank = rng.choice(ranks)
             moving.failed = {(rank, place) for place in places}
+
+    def _be_late(self, world: World, moving: Moving, end: float, rng: random.Random) -> None:
+        """Now and then the disk is stuck for a while: most of what is read then comes when it goes on."""
+        if end > self._stuck_until and rng.random() < self._config.late_share:
+            self._stuck_until = end + 10 ** rng.uniform(-3, 1)
+        if end > self._stuck_until:
+            return
+        places = range(len(moving.transfer.source_frames))
+        moving.late = {place for place in places if rng.random() < 0.7}
+        moving.failed |= {(rank, place) for rank in world.shadow.ranks for place in moving.late}
+        for place in moving.late:
+            later = self._stuck_until + rng.uniform(0, 0.1)
+            self._clock.at(later, partial(self._return, world, moving, place))
 
     def _move(self, world: World, moving: Moving, ranks: list[int]) -> None:
         # What was ended by hand, or begun by a store that is no more, moves nothing.

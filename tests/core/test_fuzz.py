@@ -8,7 +8,7 @@ from kvstore.sim.shrink import shrink
 
 TURNS = 120
 # Tiers that are as small as can be, as well as those that the seed draws.
-SIZES: list[dict[str, int]] = [
+SIZES: list[dict[str, float]] = [
     {},
     {"gpu_frames": 5, "cpu_frames": 2, "disk_frames": 3, "lag": 3},
     {"gpu_frames": 8, "cpu_frames": 4, "disk_frames": 30, "transfer_blocks_max": 1, "engines": 3},
@@ -20,12 +20,23 @@ SIZES: list[dict[str, int]] = [
         "engines": 4,
         "ranks": 4,
     },
+    # Much on disk, little above it, and a disk that is often stuck and finds bad blocks by itself.
+    {
+        "gpu_frames": 24,
+        "cpu_frames": 8,
+        "disk_frames": 100,
+        "engines": 1,
+        "restart_share": 0.02,
+        "late_share": 0.3,
+        "flip_share": 0.1,
+        "scrub_share": 0.05,
+    },
 ]
 
 
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 @pytest.mark.parametrize("seed", range(5))
-def test_case_1_28_no_sequence_ever_reads_anothers_tokens(seed: int, sizes: dict[str, int]) -> None:
+def test_case_1_28_no_sequence_ever_reads_anothers_tokens(seed: int, sizes: dict[str, float]) -> None:
     """Rows 2.02 and 3.06 as well: in the end nothing is held, and all that is cached can be given up."""
     result = attempt_seed(seed, TURNS, **sizes)
     if isinstance(result, Failure):

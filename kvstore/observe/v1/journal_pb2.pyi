@@ -126,6 +126,10 @@ class StoreConfig(_message.Message):
     TOKENS_MAX_FIELD_NUMBER: _builtins.int
     TRANSFER_BLOCKS_MAX_FIELD_NUMBER: _builtins.int
     TRANSFERS_PER_LINK_MAX_FIELD_NUMBER: _builtins.int
+    QUEUE_BLOCKS_MAX_FIELD_NUMBER: _builtins.int
+    CPU_HIGH_WATERMARK_FIELD_NUMBER: _builtins.int
+    CPU_LOW_WATERMARK_FIELD_NUMBER: _builtins.int
+    BACKGROUND_WAIT_SECONDS_FIELD_NUMBER: _builtins.int
     block_tokens: _builtins.int
     gpu_frames: _builtins.int
     cpu_frames: _builtins.int
@@ -140,6 +144,10 @@ class StoreConfig(_message.Message):
     tokens_max: _builtins.int
     transfer_blocks_max: _builtins.int
     transfers_per_link_max: _builtins.int
+    queue_blocks_max: _builtins.int
+    cpu_high_watermark: _builtins.float
+    cpu_low_watermark: _builtins.float
+    background_wait_seconds: _builtins.float
     @_builtins.property
     def tenants(self) -> _containers.RepeatedCompositeFieldContainer[Global___Tenant]: ...
     def __init__(
@@ -160,10 +168,14 @@ class StoreConfig(_message.Message):
         tokens_max: _builtins.int = ...,
         transfer_blocks_max: _builtins.int = ...,
         transfers_per_link_max: _builtins.int = ...,
+        queue_blocks_max: _builtins.int = ...,
+        cpu_high_watermark: _builtins.float = ...,
+        cpu_low_watermark: _builtins.float = ...,
+        background_wait_seconds: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_tokens", b"block_tokens", "cpu_frames", b"cpu_frames", "default_tenant", b"default_tenant", "disk_frames", b"disk_frames", "engines_max", b"engines_max", "gpu_frames", b"gpu_frames", "high_watermark", b"high_watermark", "lease_seconds_max", b"lease_seconds_max", "low_watermark", b"low_watermark", "operations_max", b"operations_max", "sequences_max", b"sequences_max", "tenants", b"tenants", "tokens_max", b"tokens_max", "transfer_blocks_max", b"transfer_blocks_max", "transfers_per_link_max", b"transfers_per_link_max"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["background_wait_seconds", b"background_wait_seconds", "block_tokens", b"block_tokens", "cpu_frames", b"cpu_frames", "cpu_high_watermark", b"cpu_high_watermark", "cpu_low_watermark", b"cpu_low_watermark", "default_tenant", b"default_tenant", "disk_frames", b"disk_frames", "engines_max", b"engines_max", "gpu_frames", b"gpu_frames", "high_watermark", b"high_watermark", "lease_seconds_max", b"lease_seconds_max", "low_watermark", b"low_watermark", "operations_max", b"operations_max", "queue_blocks_max", b"queue_blocks_max", "sequences_max", b"sequences_max", "tenants", b"tenants", "tokens_max", b"tokens_max", "transfer_blocks_max", b"transfer_blocks_max", "transfers_per_link_max", b"transfers_per_link_max"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
