@@ -16,7 +16,7 @@ export TOKENIZERS_PARALLELISM ?= false
 # Models come out of installed packages; nothing is fetched at run time.
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: install demo test soak mutate check format protos clean
+.PHONY: install demo test soak crash mutate check format protos clean
 
 install: $(STAMP)
 
@@ -39,6 +39,11 @@ soak: $(STAMP)
 	$(BIN)/kvstore simulate --fuzz --minutes 10 --jobs 2 --seed $$(date +%Y%m%d000)
 	$(BIN)/python -m pytest -q --hypothesis-profile=soak --timeout=0 tests/core/test_state_machine.py
 
+# The disk tier under SIGKILL at 200 points, under many losses of power, and under faults of the device by many seeds.
+crash: $(STAMP)
+	$(BIN)/python -m pytest -q --crash-points=200 --power-losses=4000 --fault-seeds=60 \
+		tests/tiers/test_crash.py tests/tiers/test_power.py tests/tiers/test_conformance.py
+
 # Whether the tests find each of the faults in tools/mutations.txt.
 mutate: $(STAMP)
 	$(BIN)/python tools/mutate.py
@@ -48,11 +53,13 @@ check: $(STAMP)
 	$(BIN)/ruff check
 	$(BIN)/python tools/protos.py --check
 	$(BIN)/python tools/states.py --check
+	$(BIN)/python tools/metrics.py --check
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/mypy
 
 format: $(STAMP)
 	$(BIN)/python tools/states.py
+	$(BIN)/python tools/metrics.py
 	$(BIN)/ruff check --fix-only --exit-zero
 	$(BIN)/ruff format
 

@@ -7,11 +7,16 @@ import typer
 
 from kvstore import __version__
 from kvstore.cli.demo import demo
+from kvstore.cli.drain import drain
+from kvstore.cli.forget import forget
+from kvstore.cli.health import health
 from kvstore.cli.limits import limits
 from kvstore.cli.replay import replay
 from kvstore.cli.serve import serve
 from kvstore.cli.simulate import simulate
 from kvstore.cli.status import status
+from kvstore.cli.verify import verify
+from kvstore.cli.watch import watch
 from kvstore.client.errors import ClientError
 from kvstore.core.errors import KVStoreError
 
@@ -26,11 +31,16 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(demo)
+app.command()(drain)
+app.command()(health)
+app.command()(forget)
 app.command()(limits)
 app.command()(replay)
 app.command()(serve)
 app.command()(simulate)
 app.command()(status)
+app.command()(verify)
+app.command()(watch)
 
 EXIT_REFUSED = 2
 

@@ -42,6 +42,9 @@ def serve(
     drop_tokens_max: Annotated[
         int, typer.Option(help="Sequences up to this length are computed again rather than swapped.")
     ] = 64,
+    retain_bytes: Annotated[
+        str, typer.Option(help="The most that each tenant may have retained: 2GiB, or a share of all tiers.")
+    ] = "25%",
     high_watermark: Annotated[
         float, typer.Option(help="Share of the GPU tier's frames in use that is high pressure.")
     ] = 0.90,
@@ -50,6 +53,10 @@ def serve(
         float, typer.Option(help="Share of the CPU tier with no copy below that makes writes to disk hurry.")
     ] = 0.75,
     cpu_low_watermark: Annotated[float, typer.Option(help="Share below which they don't.")] = 0.50,
+    drain_seconds: Annotated[
+        float,
+        typer.Option(help="Seconds for which a stop first writes to disk what is worth keeping."),
+    ] = 0.0,
     limit: Annotated[
         list[str] | None,
         typer.Option(
@@ -89,10 +96,12 @@ def serve(
         lease=lease,
         engines_max=engines_max,
         drop_tokens_max=drop_tokens_max,
+        retain_bytes=retain_bytes,
         high_watermark=high_watermark,
         low_watermark=low_watermark,
         cpu_high_watermark=cpu_high_watermark,
         cpu_low_watermark=cpu_low_watermark,
+        drain_seconds=drain_seconds,
         limits=limit or (),
         journal=journal,
         journal_bytes=journal_bytes,

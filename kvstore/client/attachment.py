@@ -40,7 +40,7 @@ class Attachment:
         self.tables = tables
         self.next_step = 1
         self._service = service
-        self._steps = StepStream(service.stub.StepStream, service.deadline_seconds)
+        self._steps = StepStream(service.stub.StepStream, service.stub.Step, service.deadline_seconds)
         self._patience = (TRIES if pools else 1) * service.deadline_seconds
         self._pending: PendingStep | None = None
         self._completed_step = 0

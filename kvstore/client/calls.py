@@ -8,17 +8,23 @@ this module and not by gRPC, which knows neither the bounds nor the tethers.
 import os
 import threading
 import time
-from typing import Protocol, TypeVar
+from collections.abc import Iterator
+from typing import Generic, Protocol, TypeVar
 
 import grpc
 from google.protobuf.message import Message
+from grpc_health.v1 import health_pb2_grpc
 
 from kvstore.client import errors
 from kvstore.v1 import kvstore_pb2_grpc as rpc
 
-__all__ = ["Service", "Started"]
+__all__ = ["LargeCall", "Service", "Started", "is_large"]
 
 MESSAGE_BYTES_MAX = 64 << 20
+# Far below what a service that hangs takes: HTTP/2 sends 64 KiB unread, and a socket holds some 200.
+SMALL_BYTES_MAX = 16 << 10
+# gRPC's own deadline comes first where it can.
+GRACE_SECONDS = 0.1
 PAUSE_SECONDS_FIRST, PAUSE_SECONDS_MAX = 0.01, 0.25
 
 # No HTTP/2 pings (gRPC's default): tethers tell sooner, and servers send pingers away (too_many_pings).
@@ -45,6 +51,29 @@ class Started(Protocol[Answer]):
     def result(self) -> Answer: ...
 
 
+def is_large(request: Message) -> bool:
+    return request.ByteSize() > SMALL_BYTES_MAX
+
+
+class LargeCall(Generic[Response]):
+    """A call that is under way. gRPC ends none, at its deadline neither, whose bytes it is still writing,
+    and a service that hangs may hold that up for ever: so here we look at the time."""
+
+    def __init__(
+        self, method: "grpc.UnaryUnaryMultiCallable[Request, Response]", request: Request, timeout: float
+    ) -> None:
+        self._future = method.future(request, timeout=timeout)
+        self._end = time.monotonic() + timeout + GRACE_SECONDS
+
+    def result(self) -> Response:
+        """Raises what a call does; FutureTimeoutError: it was too late, and gRPC has not noticed."""
+        try:
+            return self._future.result(timeout=max(0.0, self._end - time.monotonic()))
+        except grpc.FutureTimeoutError:
+            self._future.cancel()
+            raise
+
+
 class Service:
     def __init__(self, address: str, deadline_seconds: float) -> None:
         if not deadline_seconds > 0:
@@ -54,7 +83,7 @@ class Service:
         self._pid = os.getpid()
         self._channel = grpc.insecure_channel(address, options=OPTIONS)
         self.stub = rpc.KVStoreStub(self._channel)
-
+        self.health = health_pb2_grpc.HealthStub(self._channel)
         self._is_closed = False
 
     @property
@@ -90,9 +119,13 @@ class Service:
         pause = PAUSE_SECONDS_FIRST
         while True:
             try:
+                if started is None and is_large(request):
+                    started = LargeCall(method, request, timeout)
                 return started.result() if started else method(request, timeout=timeout)
             except grpc.RpcError as error:
                 problem = errors.from_rpc(error, self.address)
+            except grpc.FutureTimeoutError:
+                problem = errors.Unanswered(f"the service on {self.address} takes no bytes: it hangs")
             except StopIteration:
                 problem = errors.Unanswered(f"the service on {self.address} has ended the stream of steps")
             out_of_time = time.monotonic() + pause >= deadline
@@ -100,6 +133,20 @@ class Service:
                 raise problem
             pause = min(2 * pause, PAUSE_SECONDS_MAX)
             started = None
+
+    def stream(
+        self, method: "grpc.UnaryStreamMultiCallable[Request, Response]", request: Request
+    ) -> Iterator[Response]:
+        """Answers until the caller has enough or the stream ends, which is an error. The one call that has no
+        deadline: there may be nothing to tell for hours."""
+        call = method(request)
+        try:
+            yield from call
+        except grpc.RpcError as error:
+            raise errors.from_rpc(error, self.address) from None
+        finally:
+            call.cancel()
+        raise errors.Unanswered(f"the service on {self.address} has ended the stream")
 
     def close(self) -> None:
         self._is_closed = True

@@ -15,10 +15,12 @@ can also go on without.
 import contextlib
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
+
+from grpc_health.v1 import health_pb2
 
 from kvstore.client.address import default_address, to_address
 from kvstore.client.attachment import Attachment, PendingStep
@@ -176,11 +178,108 @@ class Client:
         request = pb.LookupRequest(tenant=tenant, block_keys=keys, engine=attachment.engine)
         return attachment.call(self._service.stub.Lookup, request)
 
+    def prefetch(
+        self,
+        keys: Sequence[bytes] = (),
+        *,
+        session: str = "",
+        target: pb.Tier.ValueType = pb.TIER_CPU,
+        tenant: str = "",
+    ) -> int:
+        """Starts to bring up what is cached of a prompt, or of a session; returns the blocks on their way."""
+        attachment = self._attached()
+        request = pb.PrefetchRequest(
+            engine=attachment.engine, block_keys=keys, session=session, target=target, tenant=tenant
+        )
+        return attachment.call(self._service.stub.Prefetch, request).blocks_started
+
+    def retain(
+        self,
+        keys: Sequence[bytes] = (),
+        *,
+        session: str = "",
+        seconds: float,
+        priority: int = 0,
+        tenant: str = "",
+    ) -> int:
+        """Keeps what is cached of a prompt, or of a session, longer, each hit for so many seconds more.
+
+        Returns the bytes that are retained: fewer than asked for where the tenant's budget is full.
+        """
+        attachment = self._attached()
+        request = pb.RetainRequest(
+            engine=attachment.engine,
+            block_keys=keys,
+            session=session,
+            priority=priority,
+            ttl=duration(seconds),
+            tenant=tenant,
+        )
+        return attachment.call(self._service.stub.Retain, request).bytes_retained
+
+    def forget(
+        self,
+        *,
+        session: str = "",
+        tenant: str = "",
+        namespace: str = "",
+        engine: str = "",
+        whole_chain: bool = False,
+        seconds: float = 60.0,
+    ) -> pb.ForgetResponse:
+        """Forgets what a session, a tenant, a namespace (its fingerprint in hex) or an engine has left.
+
+        Waits so long until it is done; `done` says whether it is. Needs no attach: it is an operator's call.
+        """
+        self._service.check_process()
+        request = pb.ForgetRequest(
+            session=session,
+            tenant=tenant,
+            namespace=namespace,
+            engine=engine,
+            whole_chain=whole_chain,
+            wait=duration(seconds),
+        )
+        timeout = seconds + self._service.deadline_seconds
+        return self._service.call(self._service.stub.Forget, request, timeout=timeout)
+
     def usage(self) -> pb.Usage:
         """Needs no attach."""
         self._service.check_process()
         request, timeout = pb.GetUsageRequest(), self._service.deadline_seconds
         return self._service.call(self._service.stub.GetUsage, request, timeout=timeout)
+
+    def get_sequence(self, sequence: int) -> pb.Sequence:
+        """How one of this engine's sequences stands, as the store has it. Refused: SEQUENCE_UNKNOWN."""
+        attachment = self._attached()
+        request = pb.GetSequenceRequest(engine=attachment.engine, sequence=sequence)
+        return attachment.call(self._service.stub.GetSequence, request)
+
+    def watch_events(
+        self, *, engine: str = "", start_revision: int = 0, store_epoch: int = 0
+    ) -> Iterator[pb.EventBatch]:
+        """Events from a revision of that epoch on (0: from now), as they happen; needs no attach.
+
+        The first batch is empty and says where it begins. Ends in ServiceLost when the service stops, and is
+        Refused (REVISION_COMPACTED) to one who was too slow: then read `usage`, and watch from now.
+        """
+        self._service.check_process()
+        request = pb.WatchEventsRequest(engine=engine, start_revision=start_revision, store_epoch=store_epoch)
+        return self._service.stream(self._service.stub.WatchEvents, request)
+
+    def drain(self, seconds: float, *, cancel: bool = False, stop: bool = False) -> pb.DrainResponse:
+        """Before a restart: see Drain in the contract. Waits for so long at most; needs no attach."""
+        self._service.check_process()
+        request = pb.DrainRequest(timeout=duration(seconds), cancel=cancel, stop=stop)
+        timeout = seconds + self._service.deadline_seconds
+        return self._service.call(self._service.stub.Drain, request, timeout=timeout)
+
+    def is_serving(self) -> bool:
+        """Whether the service takes work, by grpc.health.v1; needs no attach. Unanswered: there is none."""
+        self._service.check_process()
+        request, timeout = health_pb2.HealthCheckRequest(), self._service.deadline_seconds
+        response = self._service.call(self._service.health.Check, request, timeout=timeout)
+        return bool(response.status == health_pb2.HealthCheckResponse.SERVING)
 
     def update_limits(self, limits: pb.Limits | None = None) -> pb.Limits:
         """Sets limits of links and watermarks of tiers; what is absent stays. Returns all that hold.

@@ -3,6 +3,9 @@
 gRPC takes requests from us in a thread of its own. A stream has no deadline, so that thread, while it waits
 for the next request, also sees to it that nobody waits too long for the answer to the last. A stream ends
 with the first step that fails in any way, and the next step opens another.
+
+That thread can't look while it sends, which a service that hangs may hold up. So a large step, for which the
+cost of a call is little, is a call.
 """
 
 import queue
@@ -12,6 +15,7 @@ from collections.abc import Iterator
 
 import grpc
 
+from kvstore.client.calls import LargeCall, Started, is_large
 from kvstore.v1 import kvstore_pb2 as pb
 
 __all__ = ["StepStream", "StreamedStep"]
@@ -26,15 +30,19 @@ class StepStream:
     def __init__(
         self,
         method: "grpc.StreamStreamMultiCallable[pb.StepRequest, pb.StepResponse]",
+        single: "grpc.UnaryUnaryMultiCallable[pb.StepRequest, pb.StepResponse]",
         deadline_seconds: float,
     ) -> None:
         self._method = method
+        self._single = single
         self._deadline_seconds = deadline_seconds
         self._open: StreamedStep | None = None
         self._closed = False
 
-    def start(self, request: pb.StepRequest) -> "StreamedStep":
+    def start(self, request: pb.StepRequest) -> Started[pb.StepResponse]:
         """Sends it, and does not wait for the answer."""
+        if is_large(request):
+            return LargeCall(self._single, request, self._deadline_seconds)
         stream = self._open
         if stream is None or not stream.is_free:
             if stream is not None:
@@ -46,7 +54,7 @@ class StepStream:
         return stream
 
     def close(self) -> None:
-        """For good, and from any thread. Whoever waits for an answer is told that there is none."""
+        """For good, and from any thread. Who waits for an answer on the stream is told that there is none."""
         self._closed = True
         if self._open is not None:
             self._open.close()

@@ -4,7 +4,7 @@ Work here is per operation and per changed block, in plain lists: numpy is calle
 batch, and a table that did not change is not copied.
 
 A response is taken in the order of the contract's phases, not of the request: forks, frees, swaps out,
-allocations, swaps in; then its events, for they tell how things are after the step.
+Grows, allocations, swaps in; then its events, for they tell how things are after the step.
 """
 
 from collections.abc import Iterable, Sequence
@@ -23,13 +23,12 @@ State: TypeAlias = pb.Sequence.State.ValueType
 # States in which the store holds no frames for a sequence.
 AWAY = (pb.Sequence.SWAPPED, pb.Sequence.DROPPED)
 # The order in which a step is applied (kvstore.proto, Step), as far as tables are concerned.
-_FORK, _FREE, _ACTIVITY, _SWAP_OUT, _ALLOCATE, _SWAP_IN, _NOTHING = range(7)
+_FORK, _FREE, _ACTIVITY, _SWAP_OUT, _GROW, _ALLOCATE, _RESUME, _SWAP_IN, _NOTHING = range(9)
 _PHASES = {
     "allocate": _ALLOCATE,
-    "grow": _ALLOCATE,
+    "grow": _GROW,
     "fork": _FORK,
     "free": _FREE,
-    "update_activity": _ACTIVITY,
 }
 
 
@@ -107,7 +106,9 @@ class BlockTables:
             self._apply_free,
             self._apply_activity,
             self._apply_swap,
+            self._apply_grow,
             self._apply_allocate,
+            self._apply_resume,
             self._apply_swap,
         )
         results = response.results[:]
@@ -161,6 +162,11 @@ class BlockTables:
         if row is not None:
             row.move(result.update_activity.state, ())
 
+    def _apply_resume(self, operation: pb.Operation, result: pb.Result) -> None:
+        """Of a sequence that was away it is a swap in; one that was there later phases may have moved."""
+        if result.update_activity.state != pb.Sequence.RESIDENT:
+            self._apply_activity(operation, result)
+
     def _apply_swap(self, operation: pb.Operation, result: pb.Result) -> None:
         request, response = operation.swap, result.swap
         row = self._row(request.sequence)
@@ -169,13 +175,11 @@ class BlockTables:
             row.valid_tokens = response.valid_tokens
 
     def _apply_allocate(self, operation: pb.Operation, result: pb.Result) -> None:
-        if operation.HasField("grow"):
-            self._apply_grow(operation.grow, result.grow)
-        else:
-            request = operation.allocate
-            self._take(request.sequence, request.token_count, request.known_blocks, result.allocate)
+        request = operation.allocate
+        self._take(request.sequence, request.token_count, request.known_blocks, result.allocate)
 
-    def _apply_grow(self, request: pb.GrowRequest, response: pb.GrowResponse) -> None:
+    def _apply_grow(self, operation: pb.Operation, result: pb.Result) -> None:
+        request, response = operation.grow, result.grow
         sequences, token_counts, counts = (
             request.sequences[:],
             request.token_counts[:],
@@ -259,4 +263,6 @@ def _phase(operation: pb.Operation) -> int:
     kind = operation.WhichOneof("kind") or ""
     if kind == "swap":
         return _SWAP_IN if operation.swap.direction == pb.SwapRequest.IN else _SWAP_OUT
+    if kind == "update_activity":
+        return _RESUME if operation.update_activity.activity == pb.ACTIVITY_RUNNING else _ACTIVITY
     return _PHASES.get(kind, _NOTHING)

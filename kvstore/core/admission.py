@@ -66,6 +66,8 @@ class Admission:
         self._config = config
         self._memory = memory
         self._tickets: dict[Sequence, _Ticket] = {}
+        # Sequences that have never had frames get none: the service is about to be restarted.
+        self.is_closed = False
         self._last_number = 0
 
     def grant(self, requests: list[Request], time: float) -> list[Request]:

@@ -9,6 +9,7 @@ from kvstore.core.config import StoreConfig
 from kvstore.core.engines import Engine, Publish, SwapOut
 from kvstore.core.events import Commit
 from kvstore.core.memory import Memory
+from kvstore.core.prefix import chain_places
 from kvstore.core.sequences import Sequence
 from kvstore.core.types import CPU, DISK, SWAPPED, SWAPPING_OUT, BlockRow, StepNumber
 
@@ -28,11 +29,17 @@ class Committing:
         end = min(operation.first_block + len(operation.block_keys), self._full_blocks(sequence))
         if end <= first:
             return
+        known = sequence.keys[first:end]
+        if known and known != [*operation.block_keys[first - operation.first_block :][: len(known)]]:
+            # An earlier commit, before a drop, may wait for its fence with the keys that were here.
+            sequence.keys = sequence.keys[:first]
         sequence.keys[operation.first_block : end] = operation.block_keys[: end - operation.first_block]
         sequence.committed = end
+        if sequence.forgotten:
+            return
         pending = engine.pending.setdefault(sequence.domain, {})
-        for key, row in zip(sequence.keys[first:end], sequence.rows[first:end], strict=True):
-            pending.setdefault(key, BlockRow(row))
+        for place, row in zip(chain_places(sequence.keys, first, end), sequence.rows[first:end], strict=True):
+            pending.setdefault(place, BlockRow(row))
         publication = Publish(
             fence=fence,
             domain=sequence.domain,
@@ -69,9 +76,10 @@ class Committing:
         for publication in publications:
             pending = engine.pending[publication.domain]
             begin, end = publication.first, publication.end
-            for key, row in zip(publication.keys[begin:end], publication.rows[begin:end], strict=True):
-                if pending.get(key) == row:
-                    del pending[key]
+            places = chain_places(publication.keys, begin, end)
+            for place, row in zip(places, publication.rows[begin:end], strict=True):
+                if pending.get(place) == row:
+                    del pending[place]
         blocks.writer[rows] = engine.writer
         # A swapped sequence's blocks were its own below, too: from now on they may be evicted there.
         self._memory.eviction.touch(CPU, rows[blocks.valid[CPU][rows]][::-1])

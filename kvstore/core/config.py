@@ -36,6 +36,10 @@ class StoreConfig:
     transfer_blocks_max: int = 32
     # Of each urgency.
     transfers_per_link_max: int = 2
+    # Blocks that each tenant may have retained at once; 0: none.
+    retained_blocks_max: int = 0
+    # Blocks, and sessions, that a Forget takes out at once: some milliseconds, in which no step is answered.
+    forget_lot_blocks: int = 1_024
     # Blocks that wait for their copy down in the background, and those that wait to be brought up ahead.
     queue_blocks_max: int = 65_536
     # Share of the CPU tier that can't be given up without loss above which writes to disk make way for
@@ -90,6 +94,11 @@ class StoreConfig:
                 value=self.default_tenant,
                 remedy="name one of: " + ", ".join(sorted(self.tenants)),
             )
+
+    @property
+    def session_keys_max(self) -> int:
+        """Keys that all sessions together may name: so many that each block in any tier could be two's."""
+        return 2 * (self.gpu_frames + self.cpu_frames + self.disk_frames)
 
     @property
     def cpu_frames_reserved(self) -> int:

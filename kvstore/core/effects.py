@@ -7,9 +7,13 @@ An effect is a plain frozen record, like an event. A `Transfer` ends in exactly 
 from msgspec import Struct, field
 
 from kvstore.core.types import (
+    Activity,
+    BlockKey,
     EngineId,
     EngineState,
+    ForgetId,
     Frame,
+    NamespaceId,
     Outcome,
     Pressure,
     Revision,
@@ -19,6 +23,8 @@ from kvstore.core.types import (
     StepNumber,
     StoredKey,
     StoredSession,
+    SyncId,
+    TenantId,
     Tier,
     TransferId,
     Urgency,
@@ -29,24 +35,34 @@ __all__ = [
     "AllocateResult",
     "Answer",
     "AttachAnswer",
+    "BlocksRemoved",
+    "BlocksStored",
     "BlocksUsed",
     "CommitResult",
     "Decision",
     "DiskDelete",
     "DiskNote",
+    "DiskSync",
     "Done",
+    "DrainAnswer",
     "Effects",
     "EndSessionResult",
+    "EngineGone",
+    "ForgetAnswer",
     "ForkResult",
     "FrameCopy",
     "FreeResult",
     "GrowResult",
     "GrownOtherwise",
+    "Happening",
     "KeepAliveAnswer",
     "LookupAnswer",
     "Notice",
+    "PrefetchAnswer",
     "PressureChanged",
     "Result",
+    "SequenceAnswer",
+    "RetainAnswer",
     "SequenceMoved",
     "SessionsForgotten",
     "SessionsKept",
@@ -148,6 +164,7 @@ class SequenceMoved(Struct, frozen=True, kw_only=True, gc=False):
     """A sequence's state has changed by itself; the table is told where it is RESIDENT."""
 
     revision: Revision
+    engine: EngineId
     sequence: SequenceId
     state: SequenceState
     block_table: tuple[Frame, ...]
@@ -161,6 +178,38 @@ class PressureChanged(Struct, frozen=True, kw_only=True, gc=False):
 
 
 Notice = SequenceMoved | PressureChanged
+
+# -------------------------------------------------------------- events for those who watch
+
+
+class BlocksStored(Struct, frozen=True, kw_only=True, gc=False):
+    """Blocks that can be found by their keys, and in this tier, from now on."""
+
+    revision: Revision
+    tier: Tier
+    namespace: NamespaceId
+    tenant: TenantId
+    keys: tuple[BlockKey, ...]
+
+
+class BlocksRemoved(Struct, frozen=True, kw_only=True, gc=False):
+    """Blocks that can't be found in this tier any more."""
+
+    revision: Revision
+    tier: Tier
+    namespace: NamespaceId
+    tenant: TenantId
+    keys: tuple[BlockKey, ...]
+
+
+class EngineGone(Struct, frozen=True, kw_only=True, gc=False):
+    """An engine's lease has run out, or its last tether has closed without a Detach."""
+
+    revision: Revision
+    engine: EngineId
+
+
+Happening = SequenceMoved | PressureChanged | BlocksStored | BlocksRemoved | EngineGone
 
 # ------------------------------------------------------------------------------ answers
 
@@ -205,11 +254,65 @@ class LookupAnswer(Struct, frozen=True, kw_only=True, gc=False):
     blocks_by_tier: tuple[int, int, int]
 
 
+class SequenceAnswer(Struct, frozen=True, kw_only=True, gc=False):
+    """A sequence as it is. `valid_tokens`: leading tokens whose KV is in some tier, or on its way, as far as
+    the engine has told; `block_table` is there where it is RESIDENT."""
+
+    state: SequenceState
+    activity: Activity
+    token_count: int
+    valid_tokens: int
+    block_table: tuple[Frame, ...]
+    session: str
+
+
+class DrainAnswer(Struct, frozen=True, kw_only=True, gc=False):
+    """Blocks that can be found and are not on disk; of these, those on their way there; and how many have
+    arrived there since the start of the store."""
+
+    blocks_left: int
+    blocks_moving: int
+    blocks_stored: int
+
+
+class PrefetchAnswer(Struct, frozen=True, kw_only=True, gc=False):
+    """Blocks that are on their way up, or will be as soon as there is room and nothing more urgent."""
+
+    blocks_started: int
+
+
+class RetainAnswer(Struct, frozen=True, kw_only=True, gc=False):
+    """Leading blocks that are retained now; fewer than there are where the tenant's budget is full."""
+
+    blocks_retained: int
+
+
+class ForgetAnswer(Struct, frozen=True, kw_only=True, gc=False):
+    """How far a Forget is: blocks taken out so far. `done`: all is, and durably. `lots_left`: there is more
+    to do before the disk is waited for."""
+
+    forget: ForgetId
+    blocks_forgotten: int
+    done: bool
+    lots_left: bool
+
+
 class Done(Struct, frozen=True, kw_only=True, gc=False):
     """The answer to an event that asks for none."""
 
 
-Answer = AttachAnswer | KeepAliveAnswer | StepAnswer | LookupAnswer | Done
+Answer = (
+    AttachAnswer
+    | KeepAliveAnswer
+    | StepAnswer
+    | LookupAnswer
+    | PrefetchAnswer
+    | RetainAnswer
+    | ForgetAnswer
+    | SequenceAnswer
+    | DrainAnswer
+    | Done
+)
 
 # ------------------------------------------------------------------------- long actions
 
@@ -269,20 +372,30 @@ class BlocksUsed(Struct, frozen=True, kw_only=True, gc=False):
     keys: tuple[StoredKey, ...]
 
 
+class DiskSync(Struct, frozen=True, kw_only=True, gc=False):
+    """Asks whether all deletes and notes that were told before are durable, those that have failed and are
+    tried again included. Ends in exactly one `DiskSynced`."""
+
+    sync: SyncId
+
+
 DiskNote = SessionsKept | SessionsForgotten | BlocksUsed
 
 
 class Effects(Struct, frozen=True, kw_only=True, gc=False):
     """All that follows from one event.
 
-    `deletes` go to the disk before `notes`, and both before `transfers`, in the order given; `answer` may
-    be told at once: whatever it says may be read is there already. `wake` names engines that have news
-    for a waiting KeepAlive; `admitted` is for those who count.
+    `deletes` go to the disk before `notes`, these before `syncs`, and all of them before `transfers`, in
+    the order given; `answer` may be told at once: whatever it says may be read is there already. `wake`
+    names engines that have news for a waiting KeepAlive. `admitted` is for those who count. `happened` is
+    for those who watch, in the order of its revisions, which have no gap while somebody does.
     """
 
     answer: Answer = field(default_factory=Done)
     transfers: tuple[Transfer, ...] = ()
     deletes: tuple[DiskDelete, ...] = ()
     wake: tuple[EngineId, ...] = ()
-    notes: tuple[DiskNote, ...] = ()
     admitted: tuple[Admitted, ...] = ()
+    happened: tuple[Happening, ...] = ()
+    notes: tuple[DiskNote, ...] = ()
+    syncs: tuple[DiskSync, ...] = ()

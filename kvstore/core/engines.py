@@ -11,6 +11,7 @@ from kvstore.core.sequences import Sequence
 from kvstore.core.types import (
     BlockKey,
     BlockRow,
+    ChainPlace,
     DomainId,
     EngineId,
     EngineState,
@@ -24,7 +25,7 @@ from kvstore.core.types import (
     WriterId,
 )
 
-__all__ = ["Engine", "Fence", "Publish", "Release", "SessionEnd", "SwapOut"]
+__all__ = ["Engine", "Fence", "Publish", "Release", "SessionEnd", "SwapOut", "TurnEnd"]
 
 # What takes effect when a step has completed. An engine has one queue of these, in order.
 
@@ -62,13 +63,24 @@ class SwapOut(Struct, kw_only=True, eq=False):
 
 
 class SessionEnd(Struct, kw_only=True, eq=False):
-    """Blocks that only this session used may go."""
+    """The session is over, and blocks that only it used may go."""
 
     fence: StepNumber
-    owner: int
+    domain: DomainId
+    session: str
 
 
-Fence = Publish | Release | SwapOut | SessionEnd
+class TurnEnd(Struct, kw_only=True, eq=False):
+    """A turn of a session is to be gone on from: what it has committed is the session's chain."""
+
+    fence: StepNumber
+    domain: DomainId
+    session: str
+    turn: int
+    keys: tuple[BlockKey, ...]
+
+
+Fence = Publish | Release | SwapOut | SessionEnd | TurnEnd
 
 
 class Engine(Struct, eq=False):
@@ -92,7 +104,7 @@ class Engine(Struct, eq=False):
     sequences: dict[SequenceId, Sequence] = field(default_factory=dict)
     fences: deque[Fence] = field(default_factory=deque)
     # Committed by this engine, not yet visible to others: its own stream orders its reads.
-    pending: dict[DomainId, dict[BlockKey, BlockRow]] = field(default_factory=dict)
+    pending: dict[DomainId, dict[ChainPlace, BlockRow]] = field(default_factory=dict)
     # Sequences that have moved and tiers whose pressure has changed, since the engine was told
     # for good. Only that they did is kept, with a revision: what is told is how things are then.
     moved: dict[SequenceId, Revision] = field(default_factory=dict)

@@ -9,7 +9,11 @@
       StepMixed             STEP_MIXED
       TenantRefused         TENANT
       LayoutMismatch        LAYOUT_MISMATCH
+      Draining              DRAINING
+      RevisionCompacted     REVISION_COMPACTED
+      StoreNotMade          STORE_NOT_MADE
       TooManyEngines        TOO_MANY_ENGINES
+      TooManyForgets        TOO_MANY_FORGETS
       PoolQuarantined       POOL_QUARANTINED
       PoolUnavailable       POOL_UNAVAILABLE
       ConfigInvalid         CONFIG_INVALID
@@ -27,6 +31,7 @@ __all__ = [
     "CheckFailed",
     "ConfigInvalid",
     "DiskInvalid",
+    "Draining",
     "EngineExpired",
     "FieldInvalid",
     "JournalInvalid",
@@ -34,12 +39,15 @@ __all__ = [
     "LayoutMismatch",
     "PoolQuarantined",
     "PoolUnavailable",
+    "RevisionCompacted",
     "SequenceUnknown",
     "StepChanged",
     "StepGap",
     "StepMixed",
     "TenantRefused",
+    "StoreNotMade",
     "TooManyEngines",
+    "TooManyForgets",
     "check",
 ]
 
@@ -95,8 +103,24 @@ class LayoutMismatch(KVStoreError):
     reason = "LAYOUT_MISMATCH"
 
 
+class Draining(KVStoreError):
+    reason = "DRAINING"
+
+
+class RevisionCompacted(KVStoreError):
+    reason = "REVISION_COMPACTED"
+
+
 class TooManyEngines(KVStoreError):
     reason = "TOO_MANY_ENGINES"
+
+
+class StoreNotMade(KVStoreError):
+    reason = "STORE_NOT_MADE"
+
+
+class TooManyForgets(KVStoreError):
+    reason = "TOO_MANY_FORGETS"
 
 
 class PoolQuarantined(KVStoreError):

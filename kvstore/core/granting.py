@@ -89,6 +89,9 @@ class Granting:
             # Frames that the engine knew are not these.
             asked.known_blocks = 0
             sequence.token_count = max(sequence.token_count, tokens)
+            if self._admission.is_closed and not sequence.begun_once:
+                # LATER, and nothing is short: to preempt others would not help.
+                return asked
             asked.request = self._plan_prefix(engine, sequence, Precedence.NEW)
         elif sequence.state is SWAPPING_IN and tokens <= sequence.token_count:
             asked.outcome = OK
@@ -200,6 +203,12 @@ class Granting:
             held, sequence = len(request.held), request.sequence
             sequence.committed, sequence.filled_tokens = held, held * self._config.block_tokens
             sequence.found_tokens = (0, 0, 0)
+            sequence.begun_once = True
+        for request in requests:
+            # Of a swapped one a Forget may have taken a part.
+            sequence = request.sequence
+            kept = sequence.filled_tokens // self._config.block_tokens
+            sequence.committed = min(sequence.committed, kept)
         hits = [request for request in beginning if request.held]
         if hits:
             self._note_hits(hits)
@@ -237,6 +246,10 @@ class Granting:
             owners = np.repeat([request.sequence.owner for request in requests], counts)
         blocks.reused[rows] = True
         blocks.unwanted[rows] = False
+        if self._config.disk_frames:
+            self._memory.recency.note(rows)
+        if self._memory.retained.has_any:
+            self._memory.retained.renew(rows)
         others = blocks.owner[rows] != owners
         if np.count_nonzero(others):
             blocks.shared[rows[others]] = True

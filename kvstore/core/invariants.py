@@ -12,11 +12,15 @@ from kvstore.core.blocks import NO_FRAME, NO_ROW
 from kvstore.core.engines import Engine, Release
 from kvstore.core.errors import check
 from kvstore.core.lanes import READ
+from kvstore.core.prefix import domain_parts
 from kvstore.core.sequences import Sequence
 from kvstore.core.store import Store
-from kvstore.core.types import BlockKey, DomainId, Rows, SequenceState, Tier, Urgency
+from kvstore.core.types import BlockKey, DomainId, NamespaceId, Rows, SequenceState, TenantId, Tier, Urgency
 
-__all__ = ["check_invariants"]
+__all__ = ["Found", "check_invariants", "found_by_tier"]
+
+# A block as it is told to those who watch.
+Found = tuple[Tier, NamespaceId, TenantId, BlockKey]
 
 
 def check_invariants(store: Store) -> None:
@@ -26,8 +30,21 @@ def check_invariants(store: Store) -> None:
     _check_index(store)
     _check_copies(store)
     _check_sequences(store)
+    _check_sessions(store)
+    _check_retained(store)
     _check_eviction_order(store)
     _check_lanes(store)
+
+
+def found_by_tier(store: Store) -> set[Found]:
+    """The index by tier, for those who compare theirs with it."""
+    valid = store.memory.blocks.valid
+    return {
+        (tier, *domain_parts(domain), key)
+        for (domain, key), row in store.memory.prefix.entries()
+        for tier in Tier
+        if valid[tier][row]
+    }
 
 
 def _engines(store: Store) -> list[Engine]:
@@ -103,6 +120,8 @@ def _check_index(store: Store) -> None:
         check(known.get(entry) == row, "a key leads elsewhere")
     parents = blocks.parent[indexed]
     check(blocks.indexed[parents[parents != NO_ROW]].all(), "a parent is not indexed")
+    depths = np.where(parents == NO_ROW, 0, blocks.depth[parents] + 1)
+    check((blocks.depth[indexed] == depths).all(), "a block hangs on one that is not right above it")
     _check_children(blocks.children, parents)
     for tier in Tier:
         there = blocks.frame[tier][indexed] != NO_FRAME
@@ -155,6 +174,26 @@ def _check_sequences(store: Store) -> None:
             case SequenceState.SWAPPING_OUT:
                 check(bool(sequence.waits) or not sequence.begun, "a sequence leaves and waits for nothing")
     check(not (waiting.keys() - set(_sequences(store))), "a sequence that is gone waits")
+
+
+def _check_retained(store: Store) -> None:
+    blocks, retained = store.memory.blocks, store.memory.retained
+    rows = retained.rows()
+    check(retained.has_any == bool(rows.size), "whether anything is retained is not known")
+    check(blocks.indexed[rows].all(), "a block is retained that can't be found")
+    above = blocks.parent[rows]
+    check(retained.is_retained(above[above != NO_ROW]).all(), "a block is retained, and not what it hangs on")
+    for tenant in store.config.tenants.values():
+        most = store.config.retained_blocks_max
+        check(retained.count_of(tenant) <= most, "a tenant has too many blocks retained")
+
+
+def _check_sessions(store: Store) -> None:
+    sessions = store.sessions
+    kept = [session for name in sessions.names() if (session := sessions.find(*name)) is not None]
+    check(all(session.keys for session in kept), "a session has no block")
+    check(sum(len(session.keys) for session in kept) == sessions.key_count, "keys are counted wrong")
+    check(sessions.key_count <= store.config.session_keys_max, "sessions name too many keys")
 
 
 def _check_eviction_order(store: Store) -> None:

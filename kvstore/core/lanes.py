@@ -84,9 +84,13 @@ Lanes = dict[tuple[Link, Urgency], Lane]
 
 
 def make_lanes(config: StoreConfig) -> Lanes:
-    """Writes go one at a time: a block is written with or after its parent."""
-    most = config.transfers_per_link_max
-    return {(link, urgency): Lane(link, urgency, 1 if link == WRITE else most) for link, urgency in ORDER}
+    """Writes go one at a time: a block is written with or after its parent. So does what nobody has asked
+    for yet: it holds few frames while it is on its way."""
+    lanes: Lanes = {}
+    for link, urgency in ORDER:
+        one = link == WRITE or urgency is PREFETCH
+        lanes[link, urgency] = Lane(link, urgency, 1 if one else config.transfers_per_link_max)
+    return lanes
 
 
 def transfers_max(config: StoreConfig) -> int:

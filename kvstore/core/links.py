@@ -186,6 +186,8 @@ class Links:
         outcome[list(late)] = 2
         good, bad, delayed = rows[outcome == 0], rows[outcome == 1], rows[list(late)]
         blocks.valid[target][good] = True
+        if self._memory.prefix.changes is not None:
+            self._memory.prefix.changes.stored(target, good[blocks.indexed[good]])
         self.blocks_moved_in[target] += good.size
         self.blocks_failed[target] += rows.size - good.size
         if target is DISK:

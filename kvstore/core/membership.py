@@ -8,7 +8,7 @@ so what it held stays in quarantine until its tethers have closed.
 from kvstore.core.config import StoreConfig
 from kvstore.core.effects import AttachAnswer
 from kvstore.core.engines import Engine
-from kvstore.core.errors import EngineExpired, FieldInvalid, PoolQuarantined, TooManyEngines
+from kvstore.core.errors import Draining, EngineExpired, FieldInvalid, PoolQuarantined, TooManyEngines
 from kvstore.core.events import Attach, KeepAlive, TetherOpened
 from kvstore.core.freeing import Freeing
 from kvstore.core.settling import Settling
@@ -30,6 +30,8 @@ class Membership:
         self._freeing = freeing
         self._settling = settling
         self.engines: dict[EngineId, Engine] = {}
+        # Nobody new is let in: the service is about to be restarted.
+        self.is_closed = False
         self._last_tick: float | None = None
 
     def attach(self, event: Attach) -> AttachAnswer:
@@ -55,6 +57,11 @@ class Membership:
         return AttachAnswer(engine=engine.id, lease_expire_time=engine.lease_expire_time, created=True)
 
     def _check_room(self) -> None:
+        if self.is_closed:
+            raise Draining(
+                "the service is about to be restarted and takes no new engines",
+                remedy="attach again when it has been, or have the drain cancelled",
+            )
         if len(self.engines) >= self._config.engines_max:
             raise TooManyEngines(
                 f"{len(self.engines)} engines hold places already",
@@ -106,13 +113,15 @@ class Membership:
             raise _expired(event.engine)
         engine.pids.append(event.pid)
 
-    def close_tethers(self, id: EngineId) -> None:
+    def close_tethers(self, id: EngineId) -> bool:
+        """Whether that is how the engine ended, and not by a Detach or its lease before."""
         engine = self.engines.pop(id, None)
         if engine is None:
-            return
+            return False
         if engine.state is EngineState.ATTACHED:
             self._freeing.abandon(engine)
         self._freeing.release_quarantine(engine)
+        return engine.state is EngineState.ATTACHED
 
     def tick(self, time: float) -> list[Engine]:
         """Ends leases that have run out; returns the engines that have expired now."""

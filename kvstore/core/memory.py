@@ -5,12 +5,14 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from kvstore.core.blocks import NO_FRAME, NO_ROW, NO_ROWS, Blocks
+from kvstore.core.blocks import NO_FRAME, NO_OWNER, NO_ROW, NO_ROWS, Blocks
 from kvstore.core.config import StoreConfig
 from kvstore.core.errors import check
 from kvstore.core.pool import FramePool, Frames
 from kvstore.core.ports import EvictionPolicy
 from kvstore.core.prefix import PrefixIndex, domain_id, domain_parts
+from kvstore.core.recency import Recency
+from kvstore.core.retained import Retained
 from kvstore.core.room import Room
 from kvstore.core.types import CPU, DISK, GPU, BlockKey, DomainId, Rows, StoredKey, Tier, WriterId
 from kvstore.core.watermarks import WatermarkTable
@@ -34,6 +36,8 @@ class Memory:
         eviction.begin(self.blocks.capacity)
         self.room = Room(self.blocks, self.pools, self.prefix, eviction)
         self.watermarks = WatermarkTable(config)
+        self.recency = Recency(self.blocks)
+        self.retained = Retained(self.blocks, eviction)
         self.blocks_evicted = [0 for _ in Tier]
         # Blocks that were not brought to a tier, though it was wished for, for want of room or time; of the
         # disk also those that were forgotten before they came there.
@@ -127,6 +131,8 @@ class Memory:
         blocks = self.blocks
         indexed = rows[blocks.indexed[rows]]
         if indexed.size:
+            if self.prefix.changes is not None:
+                self.prefix.changes.removed(tier, indexed[blocks.valid[tier][indexed]])
             self.prefix.count_children(tier, indexed, -1)
             self.eviction.forget(tier, indexed)
         self._drop_private(tier, rows)
@@ -231,6 +237,8 @@ class Memory:
         """These were used just now; tails first, so that a child goes before its parent."""
         if not rows.size:
             return
+        if DISK in self._below:
+            self.recency.note(rows)
         for tier in (GPU, *self._below):
             valid = self.blocks.valid[tier][rows]
             self.eviction.touch(tier, rows if np.count_nonzero(valid) == rows.size else rows[valid])
@@ -246,7 +254,7 @@ class Memory:
             blocks.to_disk[rows] = False
         else:
             self.blocks_shed[DISK] += int(np.count_nonzero(blocks.to_disk[last]))
-        self.prefix.remove(last)
+        self._leave_index(last)
         self.drop_replicas(tier, rows)
         self.eviction.forget(tier, rows)
         self.collect(last)
@@ -254,11 +262,20 @@ class Memory:
     def forget(self, rows: Rows) -> Rows:
         """Takes blocks out of the index, with all that hang on them; copies go unless in use."""
         doomed = self.prefix.with_descendants(rows)
-        self.prefix.remove(doomed)
-        for tier in Tier:
-            self.eviction.forget(tier, doomed)
+        self.take_out(doomed)
         self.collect(doomed)
         return doomed
+
+    def take_out(self, rows: Rows) -> None:
+        """The same of blocks that nothing hangs on; what follows from it is still to be drawn (`collect`)."""
+        self._leave_index(rows)
+        for tier in Tier:
+            self.eviction.forget(tier, rows)
+
+    def _leave_index(self, rows: Rows) -> None:
+        if self.retained.has_any:
+            self.retained.drop(rows)
+        self.prefix.remove(rows)
 
     def discard(self, rows: Rows) -> None:
         """Takes out of every tier what of these indexed blocks nobody uses, tails first. What a
@@ -309,4 +326,6 @@ class Memory:
             key=blocks.key[row],
             parent=BlockKey(b"") if parent == NO_ROW else blocks.key[parent],
             writer=WriterId(int(blocks.writer[row])),
+            # A lone sequence's number means nothing to a later run.
+            owner=max(NO_OWNER, int(blocks.owner[row])),
         )

@@ -18,9 +18,12 @@ from msgspec import Struct
 
 from kvstore.core.blocks import NO_FRAME, NO_ROW, ONE, Blocks, as_table, none_of
 from kvstore.core.errors import check
-from kvstore.core.types import BlockKey, BlockRow, DomainId, NamespaceId, Rows, TenantId, Tier
+from kvstore.core.types import BlockKey, BlockRow, ChainPlace, DomainId, NamespaceId, Rows, TenantId, Tier
+from kvstore.core.watching import IndexChanges
 
-__all__ = ["PrefixIndex", "Publication", "domain_id", "domain_parts"]
+__all__ = ["PrefixIndex", "Publication", "chain_places", "domain_id", "domain_parts"]
+
+NO_KEY = BlockKey(b"")
 
 
 def domain_id(namespace: NamespaceId, tenant: TenantId) -> DomainId:
@@ -49,21 +52,24 @@ class Publication(Protocol):
 
 
 class _New(Struct):
-    """Facts of blocks on their way into the index, in step."""
+    """Facts of blocks on their way into the index, in step; depths by row."""
 
-    rows: list[int] = []
+    depths: dict[int, int] = {}
     parents: list[int] = []
-    depths: list[int] = []
     domains: list[DomainId] = []
     owners: list[int] = []
 
     def add(self, domain: DomainId, owner: int, rows: list[int], parent: int, depth: int) -> None:
         """A piece of a chain that hangs on `parent`."""
-        self.rows += rows
+        self.depths.update(zip(rows, range(depth, depth + len(rows)), strict=True))
         self.parents += [parent, *rows[:-1]]
-        self.depths += range(depth, depth + len(rows))
         self.domains += [domain] * len(rows)
         self.owners += [owner] * len(rows)
+
+    def depth(self, row: int, blocks: Blocks) -> int:
+        """Of a block in the index or on its way there."""
+        depth = self.depths.get(row)
+        return int(blocks.depth[row]) if depth is None else depth
 
 
 class PrefixIndex:
@@ -72,9 +78,15 @@ class PrefixIndex:
     def __init__(self, blocks: Blocks) -> None:
         self._blocks = blocks
         self._rows: dict[DomainId, dict[BlockKey, BlockRow]] = {}
+        # While somebody watches: which blocks come to be found in a tier, and which no more.
+        self.changes: IndexChanges | None = None
 
     def find(self, domain: DomainId, key: BlockKey) -> BlockRow | None:
         return self._rows.get(domain, {}).get(key)
+
+    def domains(self) -> list[DomainId]:
+        """Of which something can be found."""
+        return list(self._rows)
 
     def entries(self) -> Iterator[tuple[tuple[DomainId, BlockKey], BlockRow]]:
         """Everything that can be found."""
@@ -83,7 +95,7 @@ class PrefixIndex:
                 yield (domain, key), row
 
     def find_prefix(
-        self, domain: DomainId, keys: Sequence[BlockKey], pending: dict[BlockKey, BlockRow]
+        self, domain: DomainId, keys: Sequence[BlockKey], pending: dict[ChainPlace, BlockRow]
     ) -> "array[int]":
         """Rows of the leading keys that are known; `pending` holds those only the asker may see.
 
@@ -99,9 +111,10 @@ class PrefixIndex:
         if rows:
             self._cut_chain(table)
         if pending:
-            for key in keys[len(table) :]:
-                row = known.get(key, pending.get(key, NO_ROW))
-                if row == NO_ROW:
+            barred = self._blocks.barred
+            for place in chain_places(keys, len(table), len(keys)):
+                row = pending.get(place, NO_ROW)
+                if row == NO_ROW or barred[row]:
                     break
                 table.append(row)
         return table
@@ -112,8 +125,15 @@ class PrefixIndex:
         parents = self._blocks.parent[rows]
         astray = parents[1:] != rows[:-1]
         good = 0 if parents[0] != NO_ROW else rows.size if none_of(astray) else 1 + int(astray.argmax())
+        if self._blocks.has_barred:
+            good = min(good, self._count_unbarred(rows))
         del rows  # A table that numpy looks at can't be cut.
         del table[good:]
+
+    def _count_unbarred(self, rows: Rows) -> int:
+        """How many there are before the first that was forgotten."""
+        barred = self._blocks.barred[rows]
+        return int(barred.argmax()) if barred.any() else rows.size
 
     def publish(self, publications: Iterable[Publication]) -> Rows:
         """Makes committed blocks findable, the first commit of a key; returns the rows that are new.
@@ -151,6 +171,15 @@ class PrefixIndex:
             # Found already, under another key: what an engine at fault wrote over stays its own.
             chain, end = dict(islice(chain.items(), astray)), publication.end
         parent = known[keys[first - 1]] if first else NO_ROW
+        if first and new.depth(parent, self._blocks) != first - 1:
+            # The engine is at fault: what hangs on a block that stands elsewhere is found nowhere.
+            return publication.end
+        if self._blocks.has_barred:
+            # What was forgotten does not come back, and nothing that hangs on it does.
+            hangs_on_it = parent != NO_ROW and self._blocks.barred[parent]
+            good = 0 if hangs_on_it else self._count_unbarred(np.array([*chain.values()], np.intp))
+            if good < len(chain):
+                chain, end = dict(islice(chain.items(), good)), publication.end
         known.update(chain)
         for key, row in chain.items():
             self._blocks.key[row] = key
@@ -166,10 +195,10 @@ class PrefixIndex:
         check(len(known) == count, "a key was found twice")
 
     def _set_facts(self, new: "_New") -> Rows:
-        rows = np.array(new.rows, np.intp)
+        rows = np.array([*new.depths], np.intp)
         self._blocks.domain[rows] = new.domains
         self._blocks.owner[rows] = new.owners
-        self._blocks.depth[rows] = new.depths
+        self._blocks.depth[rows] = [*new.depths.values()]
         self.set_parents(rows, np.array(new.parents, np.intp))
         return rows
 
@@ -183,6 +212,8 @@ class PrefixIndex:
         np.add.at(blocks.children, parents, ONE)
         for tier in Tier:
             self.count_children(tier, rows[blocks.frame[tier][rows] != NO_FRAME], 1)
+            if self.changes is not None:
+                self.changes.stored(tier, rows[blocks.valid[tier][rows]])
 
     def remove(self, rows: Rows) -> None:
         """Makes blocks unfindable; their replicas stay. All of their children go with them."""
@@ -194,6 +225,8 @@ class PrefixIndex:
                 del self._rows[domain]
         for tier in Tier:
             self.count_children(tier, rows[blocks.frame[tier][rows] != NO_FRAME], -1)
+            if self.changes is not None:
+                self.changes.removed(tier, rows[blocks.valid[tier][rows]])
         parents = blocks.parent[rows]
         np.subtract.at(blocks.children, parents[parents != NO_ROW], ONE)
         blocks.indexed[rows] = False
@@ -237,6 +270,12 @@ class PrefixIndex:
         unique = np.unique(found)
         order: Rows = unique[np.argsort(blocks.depth[unique], kind="stable")]
         return order
+
+
+def chain_places(keys: Sequence[BlockKey], first: int, end: int) -> Iterator[ChainPlace]:
+    """Where the blocks `first` to `end` of a chain stand."""
+    above = keys[first - 1 : end - 1] if first else [NO_KEY, *keys][:end]
+    return zip(range(first, end), above, keys[first:end], strict=True)
 
 
 def _rows_by_key(publication: Publication, first: int, end: int) -> dict[BlockKey, BlockRow]:

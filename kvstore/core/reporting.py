@@ -1,16 +1,22 @@
-"""Counts what the store holds, for people and for `kvstore status`. Changes nothing."""
+"""What the store holds, for people and for `kvstore status`, and how one sequence stands. Changes nothing."""
 
 from collections import Counter
 
 import numpy as np
 
 from kvstore.core.admission import Admission
+from kvstore.core.answering import Answering
 from kvstore.core.blocks import concat
+from kvstore.core.config import StoreConfig
+from kvstore.core.effects import SequenceAnswer
+from kvstore.core.engines import Engine
+from kvstore.core.errors import SequenceUnknown
 from kvstore.core.leaving import Leaving
 from kvstore.core.links import Links
 from kvstore.core.membership import Membership
 from kvstore.core.memory import Memory
 from kvstore.core.pressure import PressureGauge
+from kvstore.core.sessions import Sessions
 from kvstore.core.swaps import Swaps
 from kvstore.core.types import (
     DROPPED,
@@ -21,11 +27,12 @@ from kvstore.core.types import (
     SWAPPING_OUT,
     Pressure,
     Revision,
+    SequenceId,
     Tier,
 )
 from kvstore.core.usage import EngineUsage, LaneUsage, SequenceUsage, TierUsage, Usage
 
-__all__ = ["report_sequences", "report_usage"]
+__all__ = ["report_sequence", "report_sequences", "report_usage"]
 
 
 def report_usage(
@@ -34,6 +41,7 @@ def report_usage(
     membership: Membership,
     gauge: PressureGauge,
     leaving: Leaving,
+    sessions: Sessions,
     sequences: SequenceUsage,
     revision: Revision,
 ) -> Usage:
@@ -67,7 +75,39 @@ def report_usage(
         )
         for ((source, target), urgency), lane in links.lanes.items()
     )
-    return Usage(revision=revision, tiers=tiers, engines=engines, sequences=sequences, lanes=lanes)
+    return Usage(
+        revision=revision,
+        tiers=tiers,
+        engines=engines,
+        lanes=lanes,
+        sequences=sequences,
+        sessions=len(sessions),
+        session_keys=sessions.key_count,
+    )
+
+
+def report_sequence(
+    config: StoreConfig, engine: Engine, id: SequenceId, answering: Answering
+) -> SequenceAnswer:
+    sequence = engine.sequences.get(id)
+    if sequence is None:
+        raise SequenceUnknown(
+            "the engine has no such sequence",
+            field="sequence",
+            value=id,
+            remedy="Allocate or Fork creates a sequence",
+        )
+    (table,) = answering.frames([sequence.rows]) if sequence.state is RESIDENT else ((),)
+    # What is committed is filled, whether the engine has said so in a swap or not.
+    valid_tokens = max(sequence.filled_tokens, sequence.committed * config.block_tokens)
+    return SequenceAnswer(
+        state=sequence.state,
+        activity=sequence.activity,
+        token_count=sequence.token_count,
+        valid_tokens=min(valid_tokens, sequence.token_count),
+        block_table=table,
+        session=sequence.session,
+    )
 
 
 def report_sequences(

@@ -44,14 +44,15 @@ def _most_recent_chains(found: Sequence[StoredKey], capacity: int) -> dict[Store
     by_key = {(block.namespace, block.tenant, block.key): block for block in found}
     kept: set[StoredKey] = set()
     for block in reversed(found):
-        room = capacity - len(kept)
         chain: list[StoredKey] = []
         link: StoredKey | None = block
-        while link is not None and link not in kept and len(chain) <= room:
+        while link is not None and link not in kept:
             chain.append(link)
             link = by_key.get((link.namespace, link.tenant, BlockKey(link.parent)))
-        if len(chain) <= room:
-            kept.update(chain)
+        # Of the last one there may be room for the head only.
+        kept.update(chain[max(0, len(kept) + len(chain) - capacity) :])
+        if len(kept) == capacity:
+            break
     return {block: None for block in found if block in kept}
 
 
@@ -84,7 +85,7 @@ def _restore_runs(memory: Memory, rows: Rows, found: Sequence[StoredKey], runs: 
     parents[runs] = above
     blocks.depth[rows] = _depths(blocks.capacity, rows, runs, parents)
     blocks.domain[rows] = np.repeat(np.array(domains, np.int64), np.diff(runs, append=rows.size))
-    blocks.owner[rows] = 0
+    blocks.owner[rows] = [block.owner for block in found]
     prefix.set_parents(rows, parents)
 
 

@@ -82,6 +82,8 @@ class Sequence(Struct, eq=False):
     # Block rows in token order; empty while DROPPED. Never shortened or replaced in place:
     # fences of earlier commits hold on to the same array.
     rows: "array[int]" = field(default_factory=as_table)
+    # Whether it has ever had GPU frames.
+    begun_once: bool = False
     # Leading blocks that were found in the index or committed.
     committed: int = 0
     # Tokens of the cached prefix it began with, by the tier in which they were found.
@@ -108,6 +110,8 @@ class Sequence(Struct, eq=False):
     out_fence: StepNumber = StepNumber(0)
     begun: bool = False
     cancelled: bool = False
+    # What it has not published by now, and what it will compute, is never to be found by others.
+    forgotten: bool = False
     # The engine has freed it, or is gone. What is still under way ends without it.
     freed: bool = False
 
@@ -141,6 +145,7 @@ class Sequence(Struct, eq=False):
             token_count=self.token_count,
             state=self.state,
             rows=self.rows[:],
+            begun_once=True,
             committed=self.committed,
             held_blocks=self.held_blocks,
             found_tokens=self.found_tokens,
@@ -148,6 +153,7 @@ class Sequence(Struct, eq=False):
             admitted=True,
             filled_tokens=self.filled_tokens,
             forked=self.forked,
+            forgotten=self.forgotten,
         )
 
 

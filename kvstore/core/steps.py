@@ -32,7 +32,7 @@ from kvstore.core.leaving import Leaving
 from kvstore.core.memory import Memory
 from kvstore.core.phases import Phases, Placed
 from kvstore.core.prefix import domain_id
-from kvstore.core.sequences import Sequence, session_owner
+from kvstore.core.sequences import Sequence
 from kvstore.core.settling import Settling
 from kvstore.core.tails import Tails
 from kvstore.core.types import DROPPED, LATER, OK, RESIDENT, RUNNING, Direction, StepNumber
@@ -131,8 +131,8 @@ class Steps:
     ) -> None:
         for index, operation in ends:
             tenant = self._config.tenants[operation.tenant or self._config.default_tenant]
-            owner = session_owner(domain_id(engine.namespace, tenant), operation.session)
-            engine.fences.append(SessionEnd(fence=fence, owner=owner))
+            domain = domain_id(engine.namespace, tenant)
+            engine.fences.append(SessionEnd(fence=fence, domain=domain, session=operation.session))
             results[index] = EndSessionResult()
 
     # ------------------------------------------------------------------ moving about
@@ -193,19 +193,22 @@ class Steps:
         tails: Tails,
         results: dict[int, Result],
     ) -> list[Sequence]:
-        """A Grow that can't be served as such goes with the Allocates, as some of them."""
-        allocates, number = phases.of(Allocate), phases.count
+        """A Grow that can't be served as such goes with the Allocates, as the first of them; and so do
+        those after it, which may name the same sequences."""
+        grows, allocates, number = phases.of(Grow), phases.of(Allocate), phases.count
+        alone = not allocates and len(grows) == 1
         singly: list[tuple[int, Grow, range]] = []
-        for index, operation in phases.of(Grow):
-            result = self._growing.grow(engine, operation, alone=not allocates)
+        singles: Placed[Allocate] = []
+        for index, operation in grows:
+            result = None if singly else self._growing.grow(engine, operation, alone=alone)
             if result is not None:
                 results[index] = result
                 continue
             numbers = range(number, number + len(operation.sequences))
-            allocates = [*allocates, *zip(numbers, allocates_of(operation), strict=True)]
+            singles += zip(numbers, allocates_of(operation), strict=True)
             singly.append((index, operation, numbers))
             number = numbers.stop
-        moved = self._allocate(engine, allocates, time, tails, results)
+        moved = self._allocate(engine, [*singles, *allocates] if singles else allocates, time, tails, results)
         for index, operation, numbers in singly:
             results[index] = as_columns(operation, [results[number] for number in numbers])
         return moved

@@ -9,20 +9,23 @@ import numpy as np
 
 from kvstore.core.admission import Admission
 from kvstore.core.answering import Answering
+from kvstore.core.chains import Chains
 from kvstore.core.checking import check_completed, check_keys, check_operations, check_tenant
 from kvstore.core.committing import Committing
 from kvstore.core.config import StoreConfig
+from kvstore.core.draining import Draining
 from kvstore.core.effects import (
     Admitted,
     Answer,
+    BlocksUsed,
     DiskDelete,
+    DiskNote,
+    DiskSync,
     Done,
+    DrainAnswer,
     Effects,
     KeepAliveAnswer,
     LookupAnswer,
-    Notice,
-    PressureChanged,
-    SequenceMoved,
     StepAnswer,
     Transfer,
 )
@@ -33,10 +36,17 @@ from kvstore.core.events import (
     BlocksFound,
     BlocksLost,
     Detach,
+    DiskSynced,
+    Drain,
     Event,
+    Forget,
+    ForgetOn,
     FramesReturned,
+    GetSequence,
     KeepAlive,
     Lookup,
+    Prefetch,
+    Retain,
     SetLimits,
     Single,
     Step,
@@ -44,7 +54,9 @@ from kvstore.core.events import (
     TethersClosed,
     Tick,
     TransferEnded,
+    Watch,
 )
+from kvstore.core.forgetting import Forgetting
 from kvstore.core.freeing import Freeing
 from kvstore.core.granting import Granting
 from kvstore.core.growing import Growing
@@ -52,17 +64,19 @@ from kvstore.core.leaving import Leaving
 from kvstore.core.links import Links
 from kvstore.core.membership import Membership
 from kvstore.core.memory import Memory
+from kvstore.core.news import News
 from kvstore.core.phases import Phases
 from kvstore.core.ports import EvictionPolicy, SwapPolicy
 from kvstore.core.prefix import domain_id
 from kvstore.core.pressure import PressureGauge
-from kvstore.core.reporting import report_sequences, report_usage
+from kvstore.core.reporting import report_sequence, report_sequences, report_usage
 from kvstore.core.restoring import restore_blocks
 from kvstore.core.sequences import Sequence
+from kvstore.core.sessions import Sessions
 from kvstore.core.settling import Settling
 from kvstore.core.steps import Steps
 from kvstore.core.swaps import Swaps
-from kvstore.core.types import RESIDENT, RUNNING, EngineId, Revision, StepNumber, Tier
+from kvstore.core.types import RESIDENT, RUNNING, Revision, StepNumber, StoredKey, Tier
 from kvstore.core.usage import Usage
 from kvstore.core.writing import Writing
 
@@ -81,9 +95,14 @@ class Store:
         self.swaps = Swaps(config, self.memory, self.links, self._sequence_moved)
         self.leaving = Leaving(config, self.memory, self.swaps, swap_policy)
         committing = Committing(config, self.memory)
-        settling = Settling(config, self.memory, self.links, self.swaps, committing)
+        self.sessions = Sessions(config, self.memory)
+        settling = Settling(config, self.memory, self.links, self.swaps, committing, self.sessions)
         freeing = Freeing(self.memory, self.swaps, self.admission, self.leaving, settling)
         self.membership = Membership(config, freeing, settling)
+        self._draining = Draining(config, self.memory, self.links)
+        engines = self.membership.engines.values
+        self.forgetting = Forgetting(config, self.memory, self.swaps, self.sessions, engines)
+        self._chains = Chains(config, self.memory, self.links, self.sessions)
         self._granting = Granting(config, self.memory, self.swaps, self.admission, self.leaving)
         growing = Growing(config, self.memory, self.admission, self.leaving)
         self._answering = Answering(self.memory)
@@ -99,18 +118,25 @@ class Store:
             self._answering,
         )
         self._gauge = PressureGauge(self.memory, self.admission)
-        self.revision = Revision(0)
-        # Engines with news, in the order of the news; reset by each event.
-        self._woken: dict[EngineId, None] = {}
+        self._news = News(self.memory, self._answering, self._gauge, self.membership.engines)
+        # What the disk is to be told with the next effects.
+        self._used: tuple[StoredKey, ...] = ()
+
+    @property
+    def revision(self) -> Revision:
+        """Of the last event."""
+        return self._news.revision
 
     def handle(self, event: Event) -> Effects:
         """Applies one event. Raises `KVStoreError`, nothing changed, or `CheckFailed`: a bug."""
-        self._woken = {}
+        news = self._news
+        news.woken = {}
         self.memory.room_was_made = False
+        self.memory.retained.time = event.time
         answer = self._apply(event)
         if self.memory.room_was_made:
             # Who waits for frames may find some now: no news, but a reason to ask again.
-            self._woken.update(self.admission.engines_waiting())
+            news.woken.update(self.admission.engines_waiting())
         transfers = tuple(self._start_transfers(event.time))
         deleted, self.memory.deleted = self.memory.deleted, []
         admitted: tuple[Admitted, ...] = ()
@@ -121,16 +147,28 @@ class Store:
             answer=answer,
             transfers=transfers,
             deletes=(DiskDelete(keys=tuple(deleted)),) if deleted else (),
-            wake=tuple(self._woken),
+            wake=tuple(news.woken),
             admitted=admitted,
+            happened=news.take_happened(),
+            notes=self._notes() if self._used or self.sessions.has_notes else (),
+            syncs=self._syncs() if self.forgetting.syncs else (),
         )
+
+    def _syncs(self) -> tuple[DiskSync, ...]:
+        syncs, self.forgetting.syncs = self.forgetting.syncs, []
+        return tuple(syncs)
+
+    def _notes(self) -> tuple[DiskNote, ...]:
+        used, self._used = self._used, ()
+        uses = (BlocksUsed(keys=used),) if used else ()
+        return (*self.sessions.notes(), *uses)
 
     def _start_transfers(self, time: float) -> list[Transfer]:
         """What can't even be begun fails at once, and makes room for others."""
         started = self.links.start(time)
         while (refused := self.links.take_refused()).size:
             self.swaps.refuse(refused)
-            self._woken.update(self.admission.engines_waiting())
+            self._news.woken.update(self.admission.engines_waiting())
             started += self.links.start(time)
         return started
 
@@ -138,7 +176,14 @@ class Store:
         """What there is and who holds it. Changes nothing."""
         sequences = report_sequences(self.membership, self.swaps, self.leaving, self.admission)
         return report_usage(
-            self.memory, self.links, self.membership, self._gauge, self.leaving, sequences, self.revision
+            self.memory,
+            self.links,
+            self.membership,
+            self._gauge,
+            self.leaving,
+            self.sessions,
+            sequences,
+            self.revision,
         )
 
     def _apply(self, event: Event) -> Answer:
@@ -156,12 +201,27 @@ class Store:
                     state=engine.state,
                     lease_expire_time=engine.lease_expire_time,
                     revision=self.revision,
-                    notices=self._news(engine),
+                    notices=self._news.of(engine),
                 )
             case Attach():
                 return self.membership.attach(event)
             case Lookup():
                 return self._lookup(event)
+            case GetSequence():
+                engine = self.membership.get(event.engine, event.time)
+                return report_sequence(self.config, engine, event.sequence, self._answering)
+            case Drain():
+                return self._drain(event)
+            case Watch():
+                self._news.watch(event.on)
+            case Prefetch():
+                return self._chains.prefetch(self.membership.get(event.engine, event.time), event)
+            case Retain():
+                return self._chains.retain(self.membership.get(event.engine, event.time), event)
+            case Forget():
+                return self.forgetting.begin(event)
+            case ForgetOn():
+                return self.forgetting.go_on(event.forget, event.time)
             case Detach():
                 self.membership.detach(event.engine)
             case Tick():
@@ -169,10 +229,15 @@ class Store:
             case TetherOpened():
                 self.membership.open_tether(event)
             case TethersClosed():
-                self.membership.close_tethers(event.engine)
+                if self.membership.close_tethers(event.engine):
+                    self._news.engine_gone(event.engine)
             case TransferEnded():
                 self.swaps.end(self.links.end(event.transfer, event.failed, event.late))
                 self.memory.room_was_made = True
+                if not self.forgetting.is_idle:
+                    self.forgetting.transfer_ended(event.time)
+            case DiskSynced():
+                self.forgetting.synced(event)
             case FramesReturned():
                 self.links.return_frames(event.transfer, event.positions)
                 self.memory.room_was_made = True
@@ -239,7 +304,7 @@ class Store:
             results=results,
             copies=copies,
             revision=self.revision,
-            notices=self._news(engine),
+            notices=self._news.of(engine),
             lease_expire_time=engine.lease_expire_time,
         )
         # The answer is kept for a retry, so this has been told for good.
@@ -262,14 +327,30 @@ class Store:
 
     def _tick(self, event: Tick) -> None:
         for engine in self.membership.tick(event.time):
-            self._woken[engine.id] = None
+            self._news.woken[engine.id] = None
+            self._news.engine_gone(engine.id)
         self.links.resume()
+        if self.memory.retained.has_any:
+            self.memory.retained.expire()
+        if not self.forgetting.is_idle:
+            self.forgetting.tick(event.time)
+        if self.config.disk_frames:
+            used = self.memory.recency.next(event.time).tolist()
+            self._used = tuple([self.memory.stored_key(row) for row in used])
         self._writing.look(event.time)
         self._watch_pressure(event.time)
 
     def _restore(self, event: BlocksFound) -> None:
         check(not self.membership.engines, "blocks were found after an engine had attached")
         restore_blocks(self.memory, event.blocks)
+        self.sessions.restore(event.sessions)
+
+    def _drain(self, event: Drain) -> DrainAnswer:
+        """What runs goes on."""
+        self.membership.is_closed = self.admission.is_closed = event.on
+        if event.on:
+            self._draining.write_down()
+        return self._draining.report()
 
     # ------------------------------------------------------------------------------ news
 
@@ -278,37 +359,8 @@ class Store:
         engine = self.membership.engines[sequence.engine]
         if sequence.state is RESIDENT and sequence.activity is not RUNNING:
             self.leaving.idle[sequence] = engine
-        engine.moved[sequence.id] = self._next_revision()
-        self._woken[engine.id] = None
+        self._news.sequence_moved(engine, sequence)
 
     def _watch_pressure(self, time: float) -> None:
         for tier in self._gauge.changes(time):
-            for engine in self.membership.engines.values():
-                engine.pressed[tier] = self._next_revision()
-                self._woken[engine.id] = None
-
-    def _next_revision(self) -> Revision:
-        self.revision = Revision(self.revision + 1)
-        return self.revision
-
-    def _news(self, engine: Engine) -> tuple[Notice, ...]:
-        """What has happened to the engine's sequences, as things are now, in order."""
-        if not engine.moved and not engine.pressed:
-            return ()
-        notices: list[Notice] = []
-        for id, revision in engine.moved.items():
-            sequence = engine.sequences[id]
-            resident = sequence.state is RESIDENT
-            (table,) = self._answering.frames([sequence.rows]) if resident else ((),)
-            notices.append(
-                SequenceMoved(
-                    revision=revision,
-                    sequence=id,
-                    state=sequence.state,
-                    block_table=table,
-                    valid_tokens=sequence.filled_tokens,
-                )
-            )
-        for tier, revision in engine.pressed.items():
-            notices.append(PressureChanged(revision=revision, tier=tier, pressure=self._gauge.pressure[tier]))
-        return tuple(sorted(notices, key=lambda notice: notice.revision))
+            self._news.pressure_changed(tier)

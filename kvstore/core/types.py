@@ -33,10 +33,12 @@ __all__ = [
     "Activity",
     "BlockKey",
     "BlockRow",
+    "ChainPlace",
     "DomainId",
     "Direction",
     "EngineId",
     "EngineState",
+    "ForgetId",
     "Frame",
     "NamespaceId",
     "Number",
@@ -52,6 +54,7 @@ __all__ = [
     "StoredKey",
     "StoredSession",
     "SwapMode",
+    "SyncId",
     "TenantId",
     "Tier",
     "TransferId",
@@ -69,9 +72,13 @@ StepNumber = NewType("StepNumber", int)
 # Counts the events of the store; each event told to an engine has one of its own.
 Revision = NewType("Revision", int)
 TransferId = NewType("TransferId", int)
+ForgetId = NewType("ForgetId", int)
+SyncId = NewType("SyncId", int)
 
 # 32 bytes: chained digest over everything that a block's KV depends on.
 BlockKey = NewType("BlockKey", bytes)
+# Where a block stands: its number in its chain, from 0, the key right above it (none: empty), and its own.
+ChainPlace = tuple[int, BlockKey, BlockKey]
 # The index of a logical block in the core's arrays.
 BlockRow = NewType("BlockRow", int)
 # Many of them: machine words, as numpy wants its indices.
@@ -178,21 +185,17 @@ ASKED, NEEDED, PREFETCH, BACKGROUND = Urgency
 
 
 class StoredKey(Struct, frozen=True, kw_only=True, gc=False):
-    """A block as the disk names it. `parent` is empty for the first block of a chain."""
+    """A block as the disk names it. `parent` is empty for the first block of a chain.
+
+    `owner` is a number for the session that has committed it (`sequences.session_owner`); 0: none has.
+    """
 
     namespace: NamespaceId
     tenant: TenantId
     key: BlockKey
     parent: BlockKey
     writer: WriterId
-
-
-class Watermarks(Struct, frozen=True, kw_only=True, gc=False):
-    """Shares of a tier's frames in use: pressure is HIGH from the one on, and LOW again below the other."""
-
-    tier: Tier
-    high: float
-    low: float
+    owner: int = 0
 
 
 class SessionName(Struct, frozen=True, kw_only=True, gc=False):
@@ -212,6 +215,14 @@ class StoredSession(Struct, frozen=True, kw_only=True, gc=False):
     name: str
     turn: int
     keys: tuple[BlockKey, ...]
+
+
+class Watermarks(Struct, frozen=True, kw_only=True, gc=False):
+    """Shares of a tier's frames in use: pressure is HIGH from the one on, and LOW again below the other."""
+
+    tier: Tier
+    high: float
+    low: float
 
 
 def blocks_for_tokens(token_count: int, block_tokens: int) -> int:

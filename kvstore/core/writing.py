@@ -76,7 +76,11 @@ class Writing:
         is_lacking = np.zeros(blocks.capacity, np.bool_)
         is_lacking[lacking] = True
         coldest = self._memory.eviction.victims(tier, most, lambda rows: rows[is_lacking[rows]])
-        chains = self._memory.prefix.with_ancestors(coldest)
-        rows = chains[is_lacking[chains]]
-        rows = rows[np.argsort(blocks.depth[rows], kind="stable")]
+        is_lacking[coldest] = False
+        above = self._memory.prefix.with_ancestors(coldest)
+        above = above[is_lacking[above]]
+        above = above[np.argsort(blocks.depth[above], kind="stable")]
+        # They stand as they were used, each chain's tail first.
+        chains = np.split(coldest, 1 + np.flatnonzero(np.diff(blocks.depth[coldest]) >= 0))
+        rows = np.concatenate([above, *(chain[::-1] for chain in chains)])
         self._links.ask_down(WRITE if tier is CPU else COPY, rows)

@@ -6,10 +6,10 @@ bytes that are no message are refused as whatever else is wrong with a request.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import aclosing, contextmanager
 from time import perf_counter
-from typing import TypeAlias, TypeVar
+from typing import NoReturn, TypeAlias, TypeVar
 
 import grpc
 import grpc.aio
@@ -22,11 +22,14 @@ __all__ = [
     "MESSAGE_BYTES_MAX",
     "STREAMS_MAX",
     "Handler",
+    "Stopped",
     "Streams",
     "TooManyStreams",
+    "Unknown",
     "answering",
     "streaming",
     "waiting",
+    "watching",
 ]
 
 MESSAGE_BYTES_MAX = 64 << 20
@@ -50,7 +53,7 @@ def answering(kind: type[Request], method: Callable[[Request], Message], took: T
         try:
             return answer(data)
         except Exception as error:
-            await context.abort_with_status(_status(error))
+            await _refuse(context, error)
 
     return grpc.unary_unary_rpc_method_handler(call)
 
@@ -62,9 +65,23 @@ def waiting(kind: type[Request], method: Callable[[Request], Awaitable[Message]]
         try:
             return (await method(_parse(kind, data))).SerializeToString()
         except Exception as error:
-            await context.abort_with_status(_status(error))
+            await _refuse(context, error)
 
     return grpc.unary_unary_rpc_method_handler(call)
+
+
+def watching(kind: type[Request], method: Callable[[Request], AsyncGenerator[Message, None]]) -> Handler:
+    """A method that answers with a stream, which its caller ends, or the stop."""
+
+    async def call(data: bytes, context: Context) -> None:
+        try:
+            async with aclosing(method(_parse(kind, data))) as messages:
+                async for message in messages:
+                    await context.write(message.SerializeToString())
+        except Exception as error:
+            await _refuse(context, error)
+
+    return grpc.unary_stream_rpc_method_handler(call)
 
 
 def streaming(
@@ -84,12 +101,8 @@ def streaming(
             with streams.place():
                 while (data := await streams.read(context)) is not None:
                     await context.write(answer(data))
-        except TooManyStreams:
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{STREAMS_MAX} streams are open already")
-        except _Stopped:
-            await context.abort(grpc.StatusCode.UNAVAILABLE, "the service is stopping")
         except Exception as error:
-            await context.abort_with_status(_status(error))
+            await _refuse(context, error)
 
     return grpc.stream_stream_rpc_method_handler(call)
 
@@ -108,7 +121,7 @@ class Streams:
     @contextmanager
     def place(self) -> Iterator[None]:
         if self._open >= STREAMS_MAX:
-            raise TooManyStreams
+            raise TooManyStreams(f"{STREAMS_MAX} streams are open already")
         self._open += 1
         try:
             yield
@@ -118,7 +131,7 @@ class Streams:
     async def read(self, context: Context) -> bytes | None:
         """None: the caller sends no more."""
         if self._closed:
-            raise _Stopped
+            raise Stopped
         task = asyncio.current_task()
         self._reading.add(task)
         try:
@@ -126,7 +139,7 @@ class Streams:
             data: object = await context.read()
         except asyncio.CancelledError:
             if self._closed:
-                raise _Stopped from None
+                raise Stopped from None
             raise  # The caller has gone.
         finally:
             self._reading.discard(task)
@@ -140,12 +153,31 @@ class Streams:
                 task.cancel()
 
 
-class _Stopped(Exception):
-    pass
+class Stopped(Exception):
+    """The service is about to end, and with it a stream."""
 
 
 class TooManyStreams(Exception):
     pass
+
+
+class Unknown(Exception):
+    """What was asked for is not here; of protocols that aren't ours, without an ErrorInfo."""
+
+
+# What isn't a refusal by the store has no ErrorInfo.
+PLAIN = {
+    TooManyStreams: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    Unknown: grpc.StatusCode.NOT_FOUND,
+    Stopped: grpc.StatusCode.UNAVAILABLE,
+}
+
+
+async def _refuse(context: Context, error: Exception) -> NoReturn:
+    code = PLAIN.get(type(error))
+    if code is not None:
+        await context.abort(code, str(error) or "the service is stopping")
+    await context.abort_with_status(_status(error))
 
 
 def _in_bytes(

@@ -26,6 +26,7 @@ TENANT_BYTES_MAX = 256
 LEASE_SECONDS_MIN = 0.2
 LEASE_SECONDS_MAX = 3_600.0
 ENGINES_MAX = 4_096
+DRAIN_SECONDS_MAX = 3_600.0
 # A frame is whole pages: in less there is room for none.
 TIER_BYTES_MIN = 4_096
 
@@ -45,10 +46,14 @@ class ServeConfig:
     lease_seconds: float = 10.0
     engines_max: int = 64
     drop_tokens_max: int = 64
+    # Of each tenant. 0: nothing is retained.
+    retain_bytes: int = 0
     high_watermark: float = 0.90
     low_watermark: float = 0.80
     cpu_high_watermark: float = 0.75
     cpu_low_watermark: float = 0.50
+    # For how long a stop writes what is worth keeping to disk; 0: only what is on its way there ends.
+    drain_seconds: float = 0.0
     # None: no journal.
     journal_path: Path | None = None
     journal_bytes: int = 0
@@ -72,6 +77,7 @@ class ServeConfig:
         self._check_tenants()
         _check_between("--lease", self.lease_seconds, LEASE_SECONDS_MIN, LEASE_SECONDS_MAX)
         _check_between("--engines-max", self.engines_max, 1, ENGINES_MAX)
+        _check_between("--drain-seconds", self.drain_seconds, 0, DRAIN_SECONDS_MAX)
         _check_between("--drop-tokens-max", self.drop_tokens_max, 0, 1 << 24)
         _check_between("--high-watermark", self.high_watermark, 0.01, 1.0)
         _check_between("--low-watermark", self.low_watermark, 0.01, self.high_watermark)
@@ -143,10 +149,12 @@ def parse_config(
     lease: float = 10.0,
     engines_max: int = 64,
     drop_tokens_max: int = 64,
+    retain_bytes: str = "25%",
     high_watermark: float = 0.90,
     low_watermark: float = 0.80,
     cpu_high_watermark: float = 0.75,
     cpu_low_watermark: float = 0.50,
+    drain_seconds: float = 0.0,
     journal: str | None = None,
     journal_bytes: str = "0",
     limits: Sequence[str] = (),
@@ -159,21 +167,27 @@ def parse_config(
         _refuse("--disk", disk, "names no folder", "name one, or leave --disk out")
     if journal is not None and not journal.strip():
         _refuse("--journal", journal, "names no folder", "name one, or leave --journal out")
+    gpu_bytes = parse_size(gpu, flag="--gpu", whole_bytes=memory_bytes)
+    cpu_bytes = parse_size(cpu, flag="--cpu", whole_bytes=memory_bytes)
+    disk_bytes_max = parse_size(disk_bytes, flag="--disk-bytes")
+    all_tiers = gpu_bytes + cpu_bytes + disk_bytes_max
     config = ServeConfig(
         socket=parse_address(socket),
-        gpu_bytes=parse_size(gpu, flag="--gpu", whole_bytes=memory_bytes),
-        cpu_bytes=parse_size(cpu, flag="--cpu", whole_bytes=memory_bytes),
+        gpu_bytes=gpu_bytes,
+        cpu_bytes=cpu_bytes,
         disk_path=Path(disk).absolute() if disk is not None else None,
-        disk_bytes=parse_size(disk_bytes, flag="--disk-bytes"),
+        disk_bytes=disk_bytes_max,
         wipe_incompatible=wipe_incompatible,
         tenants=tuple(tenants) or ("default",),
         lease_seconds=lease,
         engines_max=engines_max,
         drop_tokens_max=drop_tokens_max,
+        retain_bytes=parse_size(retain_bytes, flag="--retain-bytes", whole_bytes=all_tiers),
         high_watermark=high_watermark,
         low_watermark=low_watermark,
         cpu_high_watermark=cpu_high_watermark,
         cpu_low_watermark=cpu_low_watermark,
+        drain_seconds=drain_seconds,
         journal_path=Path(journal).absolute() if journal is not None else None,
         journal_bytes=parse_size(journal_bytes, flag="--journal-bytes"),
         limits=parse_limits(limits, flag="--limit"),

@@ -9,16 +9,29 @@ from dataclasses import dataclass
 
 from kvstore.core import events
 from kvstore.core.errors import FieldInvalid
-from kvstore.core.types import Revision, StepNumber
+from kvstore.core.types import EngineId, Revision, SequenceId, StepNumber
 from kvstore.server.fields import engine_id, refuse, seconds, short_text, uuid4, within
 from kvstore.server.layout import Layout
 from kvstore.v1 import kvstore_pb2 as pb
 
-__all__ = ["AttachCall", "decode_attach", "decode_detach", "decode_keep_alive", "decode_lookup"]
+__all__ = [
+    "AttachCall",
+    "DrainCall",
+    "WatchCall",
+    "decode_attach",
+    "decode_detach",
+    "decode_drain",
+    "decode_get_sequence",
+    "decode_keep_alive",
+    "decode_lookup",
+    "decode_watch",
+]
 
 BUILD_BYTES_MAX = 128
 # The store ticks ten times a second; a lease of less than two ticks could not be kept.
 LEASE_SECONDS_MIN = 0.2
+DRAIN_SECONDS = 60.0
+DRAIN_SECONDS_MAX = 3_600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +45,22 @@ class AttachCall:
     layout: Layout
     lease_seconds: float
     build: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchCall:
+    """`engine` empty: all; `start_revision` 0: from now; `store_epoch` 0: whichever."""
+
+    engine: EngineId
+    start_revision: int
+    store_epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainCall:
+    seconds: float
+    cancel: bool
+    stop: bool
 
 
 def decode_attach(request: pb.AttachRequest) -> AttachCall:
@@ -82,3 +111,26 @@ def decode_lookup(request: pb.LookupRequest, time: float) -> events.Lookup:
         block_keys=tuple(request.block_keys[:]),  # type: ignore[arg-type]
         tenant=short_text("tenant", request.tenant),
     )
+
+
+def decode_get_sequence(request: pb.GetSequenceRequest, time: float) -> events.GetSequence:
+    return events.GetSequence(
+        time=time, engine=engine_id("engine", request.engine), sequence=SequenceId(request.sequence)
+    )
+
+
+def decode_watch(request: pb.WatchEventsRequest) -> WatchCall:
+    return WatchCall(
+        engine=engine_id("engine", request.engine) if request.engine else EngineId(""),
+        start_revision=request.start_revision,
+        store_epoch=request.store_epoch,
+    )
+
+
+def decode_drain(request: pb.DrainRequest) -> DrainCall:
+    timeout = seconds("timeout", request.timeout) if request.HasField("timeout") else DRAIN_SECONDS
+    if timeout > DRAIN_SECONDS_MAX:
+        refuse("timeout", f"{timeout:g}s", "too long", f"at most {DRAIN_SECONDS_MAX:g} seconds")
+    if request.cancel and request.stop:
+        refuse("cancel", "true", "a drain that is cancelled stops nothing", "set cancel or stop")
+    return DrainCall(seconds=timeout, cancel=request.cancel, stop=request.stop)

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import secrets
 import uuid
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -20,8 +20,23 @@ import msgspec
 from kvstore import __version__
 from kvstore.core import events
 from kvstore.core.config import StoreConfig
-from kvstore.core.effects import Answer, AttachAnswer, Done, KeepAliveAnswer
-from kvstore.core.errors import CheckFailed, EngineExpired, FieldInvalid, LayoutMismatch
+from kvstore.core.effects import (
+    Answer,
+    AttachAnswer,
+    Done,
+    DrainAnswer,
+    ForgetAnswer,
+    Happening,
+    KeepAliveAnswer,
+)
+from kvstore.core.errors import (
+    CheckFailed,
+    Draining,
+    EngineExpired,
+    FieldInvalid,
+    LayoutMismatch,
+    StoreNotMade,
+)
 from kvstore.core.store import Store
 from kvstore.core.types import (
     EngineId,
@@ -30,6 +45,7 @@ from kvstore.core.types import (
     Pressure,
     Revision,
     StoredKey,
+    StoredSession,
     TenantId,
     Tier,
     WriterId,
@@ -43,15 +59,20 @@ from kvstore.policy.eviction import Lru
 from kvstore.policy.swap import LengthThreshold
 from kvstore.server.clock import now, wall_now
 from kvstore.server.config import ServeConfig
-from kvstore.server.decode import AttachCall
+from kvstore.server.decode import AttachCall, WatchCall
+from kvstore.server.decode_cached import ForgetCall
+from kvstore.server.disk_size import DiskSize
 from kvstore.server.encode_usage import Facts
 from kvstore.server.fds import TetherServer
+from kvstore.server.forgetting import forget, forget_event
+from kvstore.server.health import Health
 from kvstore.server.layout import Layout
 from kvstore.server.learning import LearntRates
 from kvstore.server.limiting import Limits
 from kvstore.server.pools import FrameCounts, Pools, count_frames, make_pools, transfer_blocks
 from kvstore.server.running import RunningStore
 from kvstore.server.waits import Waits
+from kvstore.server.watching import Watching
 from kvstore.tiers.disk import DiskTier
 from kvstore.tiers.names import Names
 from kvstore.v1 import kvstore_pb2 as pb
@@ -91,14 +112,17 @@ class Driver:
         self._config = config
         self._disk = disk
         self._journal = journal
-        self._names = disk.names if disk is not None else Names()
-        self._stop = stop
+        self.names = disk.names if disk is not None else Names()
+        self.health = Health(lambda: self.failure is None)
+        self.stop = stop
+        self._watching = Watching(self.store_epoch)
         self._waits = Waits()
         self._limits = Limits(config)
         self._learnt = LearntRates(disk, config.links)
         self._running: RunningStore | None = None
         self._making: asyncio.Task[RunningStore] | None = None
         self._start_wall = wall_now()
+        self._disk_size = DiskSize(lambda: disk.held_bytes) if disk is not None else None
 
     @property
     def failure(self) -> Exception | None:
@@ -110,6 +134,8 @@ class Driver:
         return self._running.ask(event, kind)
 
     async def attach(self, call: AttachCall) -> Attached:
+        if self._running is None and self.health.is_draining:
+            raise Draining("the service is about to be restarted", remedy="attach again when it has been")
         running = self._running or await self._make(call.layout)
         if call.layout.sizes != running.layout.sizes:
             raise LayoutMismatch(
@@ -144,6 +170,22 @@ class Driver:
         self.ask(event, Done)
         self._waits.wake(event.engine)
 
+    async def forget(self, call: ForgetCall) -> ForgetAnswer:
+        """Waits until it is done, or for as long as the caller wants."""
+        if self._running is None:
+            raise StoreNotMade(
+                "what lies on disk is taken in with the first Attach, and there was none since the start",
+                remedy="attach an engine, then ask again",
+            )
+        event = forget_event(call, self.names)
+        return await forget(self._running, event, call.wait_seconds, lambda: self._waits.is_closed)
+
+    @property
+    def block_bytes(self) -> int:
+        """Of a block, all ranks together; 0 before the first Attach."""
+        layout = self._running.layout if self._running is not None else None
+        return layout.block_bytes * layout.ranks if layout is not None else 0
+
     def usage(self) -> Usage:
         """Of the tiers that were asked for."""
         config = self._config
@@ -162,6 +204,8 @@ class Driver:
             build=__version__,
             start_wall=self._start_wall,
             disk_bytes=self._config.disk_bytes,
+            draining=self.health.is_draining,
+            disk_bytes_used=self._disk_size.read() if self._disk_size is not None else 0,
             layout=self._running.layout if self._running is not None else None,
             disk=self._disk,
             limits=self._limits.links,
@@ -173,7 +217,7 @@ class Driver:
         """All that is asked for, or a refusal; then what holds now."""
         return self._limits.update(request, self._running)
 
-    def health(self) -> tuple[bool, str]:
+    def health_text(self) -> tuple[bool, str]:
         """Whether engines are served, and what there is to say, a line each."""
         if self.failure is not None:
             return False, f"failed: {self.failure}\n"
@@ -184,9 +228,30 @@ class Driver:
             lines.append(f"disk degraded: {self._disk.degraded_reason}")
         return True, "\n".join(lines) + "\n"
 
+    def watch(self, call: WatchCall) -> AsyncGenerator[tuple[int, list[Happening]], None]:
+        return self._watching.watch(call)
+
+    async def drain_to_disk(self, seconds: float) -> tuple[int, int]:
+        """Takes no new work from now on, and has what is worth keeping written: the contract's Drain.
+
+        Blocks written meanwhile, and blocks that a restart would lose.
+        """
+        self.health.begin_drain()
+        if self._running is None:
+            return 0, 0
+        return await self._running.drain_to_disk(seconds, goes_on=lambda: self.health.is_draining)
+
+    def cancel_drain(self) -> None:
+        self.health.end_drain()
+        if self._running is not None:
+            self._running.ask(events.Drain(time=now(), on=False), DrainAnswer)
+
     def end_waits(self) -> None:
-        """KeepAlives that wait are answered, and later ones don't wait: the service is about to stop."""
+        """KeepAlives that wait are answered, and later ones don't wait: the service is about to stop.
+        Whoever watches is told what there is, and ends."""
         self._waits.close()
+        self._watching.close()
+        self.health.close()
 
     async def drain(self, seconds: float) -> None:
         if self._running is not None:
@@ -197,6 +262,7 @@ class Driver:
         if self._making is not None:
             self._making.cancel()
             await asyncio.wait([self._making])
+        self._watching.close()
         await self.tethers.close()
         if self._running is None:
             return True
@@ -225,7 +291,7 @@ class Driver:
     async def _run(self, layout: Layout, frames: FrameCounts) -> RunningStore:
         pools = await make_pools(layout, frames)
         try:
-            found = await _in_thread(partial(_find_stored, self._disk, layout))
+            found, sessions = await _in_thread(partial(_find_stored, self._disk, layout))
             # Before any engine has a frame: none is in use yet.
             room = max(0, frames.disk - len(found))
             await _in_thread(
@@ -240,9 +306,10 @@ class Driver:
                 disk=self._disk,
                 waits=self._waits,
                 counts=self.counts,
+                watched=self._watching.events,
                 rates=self._learnt.rates,
                 limits=self._limits.links,
-                failed=self._stop,
+                failed=self._store_failed,
             )
         except BaseException:
             pools.close()
@@ -259,10 +326,17 @@ class Driver:
                 start_wall=wall_now(),
             )
             running.journal = Journal(self._journal, heading)
-        running.ask(events.BlocksFound(time=now(), blocks=found), Done)
+        self._watching.begin_store(running)
+        running.ask(events.BlocksFound(time=now(), blocks=found, sessions=sessions), Done)
         self._limits.begin(running)
+        if self.health.is_draining:
+            running.ask(events.Drain(time=now()), DrainAnswer)
         self.tethers.serve_pools(pools.gpu.fds)
         return running
+
+    def _store_failed(self) -> None:
+        self.health.changed()
+        self.stop()
 
     def _store_config(self, layout: Layout, frames: FrameCounts) -> StoreConfig:
         config = self._config
@@ -271,7 +345,7 @@ class Driver:
             gpu_frames=frames.gpu,
             cpu_frames=frames.cpu,
             disk_frames=frames.disk,
-            tenants={name: self._names.tenant_id(name) for name in config.tenants},
+            tenants={name: self.names.tenant_id(name) for name in config.tenants},
             default_tenant=config.tenants[0],
             engines_max=config.engines_max,
             lease_seconds_max=config.lease_seconds,
@@ -280,17 +354,16 @@ class Driver:
             cpu_high_watermark=config.cpu_high_watermark,
             cpu_low_watermark=config.cpu_low_watermark,
             transfer_blocks_max=transfer_blocks(layout),
+            retained_blocks_max=config.retain_bytes // (layout.block_bytes * layout.ranks),
         )
 
     @property
     def _calibrator(self) -> tuple[TenantId, WriterId]:
         """As whom blocks are written to try the disk."""
-        return self._names.tenant_id(self._config.tenants[0]), self._names.writer_id(
-            "calibration", __version__
-        )
+        return self.names.tenant_id(self._config.tenants[0]), self.names.writer_id("calibration", __version__)
 
     def _namespace(self, layout: Layout) -> NamespaceId:
-        return self._names.namespace_id(
+        return self.names.namespace_id(
             layout.fingerprint, layout.block_bytes, layout.block_tokens, layout.ranks, layout.description
         )
 
@@ -302,7 +375,7 @@ class Driver:
             engine=engine,
             request_id=call.request_id,
             namespace=self._namespace(call.layout),
-            writer=self._names.writer_id(engine, call.build),
+            writer=self.names.writer_id(engine, call.build),
             build=call.build,
             lease_seconds=min(call.lease_seconds or longest, longest),
         )
@@ -334,11 +407,13 @@ async def _in_thread(call: Callable[[], Returned]) -> Returned:
         raise
 
 
-def _find_stored(disk: DiskTier | None, layout: Layout) -> tuple[StoredKey, ...]:
+def _find_stored(
+    disk: DiskTier | None, layout: Layout
+) -> tuple[tuple[StoredKey, ...], tuple[StoredSession, ...]]:
     if disk is None:
-        return ()
+        return (), ()
     disk.lay_out(layout.block_bytes, layout.ranks)
-    return tuple(disk.found(layout.block_bytes * layout.ranks))
+    return tuple(disk.found(layout.block_bytes * layout.ranks)), tuple(disk.sessions())
 
 
 def _without_frames(tier: Tier) -> TierUsage:

@@ -16,17 +16,12 @@ from kvstore.core.effects import (
     KeepAliveAnswer,
     LookupAnswer,
     Notice,
-    SequenceMoved,
+    SequenceAnswer,
     StepAnswer,
 )
-from kvstore.core.types import (
-    EngineId,
-    EngineState,
-    Pressure,
-    Revision,
-    Tier,
-)
+from kvstore.core.types import Activity, EngineId, EngineState, Revision, SequenceId
 from kvstore.server.clock import fill_timestamp, timestamp_today
+from kvstore.server.encode_events import encode_event
 from kvstore.server.encode_results import SEQUENCE_STATES, encode_result, fill_allocate, fill_grow
 from kvstore.server.fields import engine_name
 from kvstore.tiers.pool import HostPool
@@ -34,21 +29,19 @@ from kvstore.v1 import kvstore_pb2 as pb
 
 __all__ = [
     "ENGINE_STATES",
-    "PRESSURES",
-    "TIERS",
     "encode_attach",
     "encode_copies",
     "encode_engine",
     "encode_keep_alive",
     "encode_lookup",
+    "encode_sequence",
     "encode_step",
 ]
 
-TIERS = {Tier.GPU: pb.TIER_GPU, Tier.CPU: pb.TIER_CPU, Tier.DISK: pb.TIER_DISK}
-PRESSURES = {
-    Pressure.LOW: pb.PRESSURE_LOW,
-    Pressure.HIGH: pb.PRESSURE_HIGH,
-    Pressure.FULL: pb.PRESSURE_FULL,
+ACTIVITIES = {
+    Activity.RUNNING: pb.ACTIVITY_RUNNING,
+    Activity.WAITING: pb.ACTIVITY_WAITING,
+    Activity.PARKED: pb.ACTIVITY_PARKED,
 }
 ENGINE_STATES = {
     EngineState.ATTACHED: pb.Engine.ATTACHED,
@@ -95,7 +88,7 @@ def encode_step(engine: EngineId, answer: StepAnswer) -> pb.StepResponse:
             add().CopyFrom(encode_result(result))
     if answer.copies:
         response.copies.extend(encode_copies(answer.copies))
-    _fill_events(response.events, engine, answer.revision, answer.notices)
+    _fill_events(response.events, answer.revision, answer.notices)
     fill_timestamp(response.lease_expire_time, answer.lease_expire_time)
     return response
 
@@ -104,7 +97,7 @@ def encode_keep_alive(engine: EngineId, answer: KeepAliveAnswer, store_epoch: in
     response = pb.KeepAliveResponse(
         engine=encode_engine(engine, answer.state, answer.lease_expire_time, store_epoch)
     )
-    _fill_events(response.events, engine, answer.revision, answer.notices)
+    _fill_events(response.events, answer.revision, answer.notices)
     return response
 
 
@@ -122,28 +115,24 @@ def encode_lookup(answer: LookupAnswer) -> pb.LookupResponse:
     return pb.LookupResponse(blocks_cached=answer.blocks_cached, blocks_by_tier=by_tier)
 
 
+def encode_sequence(id: SequenceId, answer: SequenceAnswer) -> pb.Sequence:
+    return pb.Sequence(
+        id=id,
+        state=SEQUENCE_STATES[answer.state],
+        activity=ACTIVITIES[answer.activity],
+        token_count=answer.token_count,
+        valid_tokens=answer.valid_tokens,
+        block_table=answer.block_table,
+        session=answer.session,
+    )
+
+
 def encode_copies(copies: Sequence[FrameCopy]) -> list[pb.FrameCopy]:
     return [pb.FrameCopy(source=copy.source, target=copy.target) for copy in copies]
 
 
-def _fill_events(
-    batch: pb.EventBatch, engine: EngineId, revision: Revision, notices: Sequence[Notice]
-) -> None:
+def _fill_events(batch: pb.EventBatch, revision: Revision, notices: Sequence[Notice]) -> None:
     # Set though it be zero: the batch is there, also where nothing has happened.
     batch.revision = revision
     if notices:
-        batch.events.extend([_event(engine, notice) for notice in notices])
-
-
-def _event(engine: EngineId, notice: Notice) -> pb.Event:
-    if isinstance(notice, SequenceMoved):
-        moved = pb.SequenceMoved(
-            engine=engine_name(engine),
-            sequence=notice.sequence,
-            state=SEQUENCE_STATES[notice.state],
-            block_table=notice.block_table,
-            valid_tokens=notice.valid_tokens,
-        )
-        return pb.Event(revision=notice.revision, sequence_moved=moved)
-    changed = pb.PressureChanged(tier=TIERS[notice.tier], pressure=PRESSURES[notice.pressure])
-    return pb.Event(revision=notice.revision, pressure_changed=changed)
+        batch.events.extend([encode_event(notice) for notice in notices])

@@ -1,8 +1,8 @@
 """A store at work: the only caller of `Store.handle`, on the one thread of the event loop.
 
 Events come in from calls, tethers, ends of transfers and ten ticks a second; effects go out to the
-movers and to waiting KeepAlives. A bug in the core, or a mover thread that has died, ends it: from
-then on every event is refused and no state is touched any more.
+movers, to waiting KeepAlives and to those who watch. A bug in the core, or a mover thread that has died,
+ends it: from then on every event is refused and no state is touched any more.
 """
 
 import asyncio
@@ -12,17 +12,18 @@ from contextlib import suppress
 from time import perf_counter
 from typing import TypeVar
 
-from kvstore.core.effects import Answer, Done, Effects
+from kvstore.core.effects import Answer, Done, DrainAnswer, Effects
 from kvstore.core.errors import CheckFailed, KVStoreError
-from kvstore.core.events import Event, FramesReturned, Tick, TransferEnded
+from kvstore.core.events import DiskSynced, Drain, Event, FramesReturned, Tick, TransferEnded
 from kvstore.core.lanes import transfers_max
 from kvstore.core.store import Store
-from kvstore.core.types import Tier, TransferId, Watermarks
+from kvstore.core.types import Revision, SyncId, Tier, TransferId, Watermarks
 from kvstore.core.usage import Usage
 from kvstore.core.watermarks import MARKED_TIERS
 from kvstore.observe.counting import Counts
 from kvstore.observe.journal import Journal
 from kvstore.server.clock import now
+from kvstore.server.events import Events
 from kvstore.server.layout import Layout
 from kvstore.server.limits import LinkLimits
 from kvstore.server.pools import Pools
@@ -36,6 +37,9 @@ from kvstore.tiers.rates import LinkRates
 __all__ = ["RunningStore"]
 
 TICK_SECONDS = 0.1
+# A drain looks so often how far it is, and gives up after so many looks at which nothing moved or had come.
+DRAIN_LOOK_SECONDS = 1.0
+DRAIN_STUCK_LOOKS = 10
 
 AnswerKind = TypeVar("AnswerKind", bound=Answer)
 
@@ -54,6 +58,7 @@ class RunningStore:
         disk: DiskTier | None,
         waits: Waits,
         counts: Counts,
+        watched: Events,
         rates: LinkRates,
         limits: LinkLimits,
         failed: Callable[[], None],
@@ -66,6 +71,7 @@ class RunningStore:
         self._store = store
         self._waits = waits
         self._counts = counts
+        self._watched = watched
         self._failed = failed
         self._loop = asyncio.get_running_loop()
         self._moving: set[TransferId] = set()
@@ -80,6 +86,7 @@ class RunningStore:
             disk,
             self._ended_in_thread,
             returned=self._returned_in_thread,
+            synced=self._synced_in_thread,
             rates=rates,
             in_flight_bytes_max=in_flight_max * pools.gpu.frame_bytes,
         )
@@ -113,6 +120,32 @@ class RunningStore:
     def movers(self) -> Mapping[Link, Mover]:
         """To look at."""
         return self._movers.by_link
+
+    @property
+    def revision(self) -> Revision:
+        return self._store.revision
+
+    async def drain_to_disk(self, seconds: float, *, goes_on: Callable[[], bool]) -> tuple[int, int]:
+        """Has what is worth keeping written, while `goes_on`: blocks written, and those that are left.
+
+        Until all is on disk, nothing more gets there (a full or failing disk), or the time is over.
+        """
+        deadline = now() + seconds
+        answer = self.ask(Drain(time=now()), DrainAnswer)
+        stored_before, stuck = answer.blocks_stored, 0
+        while answer.blocks_moving and stuck < DRAIN_STUCK_LOOKS and goes_on():
+            seconds_left = deadline - now()
+            if seconds_left <= 0:
+                break
+            last = answer.blocks_stored
+            await self.drain(min(seconds_left, DRAIN_LOOK_SECONDS))
+            is_idle = self._idle.is_set()
+            answer = self.ask(Drain(time=now()), DrainAnswer) if goes_on() else answer
+            # Writes that have failed were asked for again just now; room may come with the next tick.
+            stuck = stuck + 1 if is_idle and answer.blocks_stored == last else 0
+            if stuck:
+                await asyncio.sleep(TICK_SECONDS)
+        return answer.blocks_stored - stored_before, answer.blocks_left
 
     async def drain(self, seconds: float) -> None:
         """Lets the transfers that run end, and those that follow from their ends."""
@@ -150,19 +183,31 @@ class RunningStore:
             self.journal.write(event, result)
 
     def _start(self, effects: Effects) -> None:
-        if effects.transfers or effects.deletes:
+        told = (*effects.deletes, *effects.notes, *effects.syncs)
+        if effects.transfers or told:
             self._moving.update(transfer.id for transfer in effects.transfers)
             if self._moving:
                 self._idle.clear()
-            self._movers.start(effects.transfers, effects.deletes)
+            self._movers.start(effects.transfers, told)
         for engine in effects.wake:
             self._waits.wake(engine)
+        if effects.happened:
+            self._watched.add(effects.happened)
 
     def _ended_in_thread(self, transfer: TransferId, failed: tuple[int, ...], late: tuple[int, ...]) -> None:
         self._loop.call_soon_threadsafe(self._ended, transfer, failed, late)
 
     def _returned_in_thread(self, transfer: TransferId, positions: tuple[int, ...]) -> None:
         self._loop.call_soon_threadsafe(self._returned, transfer, positions)
+
+    def _synced_in_thread(self, sync: SyncId, failed: bool) -> None:
+        self._loop.call_soon_threadsafe(self._synced, sync, failed)
+
+    def _synced(self, sync: SyncId, failed: bool) -> None:
+        if self._closing:
+            return
+        with suppress(CheckFailed):
+            self.ask(DiskSynced(time=now(), sync=sync, failed=failed), Done)
 
     def _ended(self, transfer: TransferId, failed: tuple[int, ...], late: tuple[int, ...]) -> None:
         self._moving.discard(transfer)

@@ -12,18 +12,20 @@ from pathlib import Path
 
 import grpc.aio
 
-from kvstore.core.errors import ConfigInvalid
+from kvstore.core.errors import CheckFailed, ConfigInvalid
 from kvstore.observe.folder import JournalFolder
 from kvstore.server.calls import Streams
 from kvstore.server.config import ServeConfig
 from kvstore.server.driver import Driver
 from kvstore.server.encode_usage import encode_usage
-from kvstore.server.metrics import Exposition, Seen
+from kvstore.server.metrics import Exposition
 from kvstore.server.metrics_http import MetricsServer
+from kvstore.server.metrics_reading import Seen
 from kvstore.server.service import make_server
 from kvstore.server.sizes import format_bytes
 from kvstore.server.sockets import claimed, file_identity, private_files, remove, tether_path
 from kvstore.tiers.disk import DiskTier
+from kvstore.tiers.disk_dump import check_index
 
 __all__ = ["serve"]
 
@@ -52,6 +54,7 @@ async def _serve(config: ServeConfig, stop: asyncio.Event, journal: JournalFolde
     disk = None
     if config.disk_path is not None:
         wipe = config.wipe_incompatible
+        check_index(config.disk_path)
         disk = DiskTier.open(config.disk_path, config.disk_bytes, wipe_incompatible=wipe)
     driver = Driver(config, disk, stop.set, journal)
     try:
@@ -80,6 +83,9 @@ async def _serve_sockets(config: ServeConfig, driver: Driver, stop: asyncio.Even
         log.info("kvstore ready on unix:%s %s", config.socket, _sizes(config))
         await stop.wait()
         log.info("stopping")
+        driver.health.begin_stop()
+        if config.drain_seconds and driver.failure is None:
+            await _drain(driver, config.drain_seconds)
         driver.end_waits()
         streams.close()
         await server.stop(CALLS_SECONDS)
@@ -96,9 +102,18 @@ def _metrics_server(driver: Driver, stop: asyncio.Event) -> MetricsServer:
         return Seen(encode_usage(driver.usage(), driver.counts, driver.facts), driver.counts)
 
     def health() -> tuple[bool, str]:
-        return (False, "stopping\n") if stop.is_set() else driver.health()
+        return (False, "stopping\n") if stop.is_set() else driver.health_text()
 
     return MetricsServer(Exposition(look).text, health)
+
+
+async def _drain(driver: Driver, seconds: float) -> None:
+    """Engines go on meanwhile with what they have begun."""
+    try:
+        written, left = await driver.drain_to_disk(seconds)
+    except CheckFailed:
+        return  # The store has met a bug and has said so.
+    log.info("drained: %d blocks written, %d left", written, left)
 
 
 def _bind(server: grpc.aio.Server, path: Path) -> None:

@@ -1,6 +1,8 @@
 """The contract's methods: decode, ask the driver, encode. What they share is in `calls.py`."""
 
 import re
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from pathlib import Path
 from typing import TypeVar
 
@@ -9,9 +11,18 @@ import grpc.aio
 
 from kvstore.core import effects, events
 from kvstore.core.errors import CheckFailed, KVStoreError
-from kvstore.server.calls import MESSAGE_BYTES_MAX, Handler, Streams, answering, streaming, waiting
+from kvstore.server.calls import MESSAGE_BYTES_MAX, Handler, Streams, answering, streaming, waiting, watching
 from kvstore.server.clock import now
-from kvstore.server.decode import decode_attach, decode_detach, decode_keep_alive, decode_lookup
+from kvstore.server.decode import (
+    decode_attach,
+    decode_detach,
+    decode_drain,
+    decode_get_sequence,
+    decode_keep_alive,
+    decode_lookup,
+    decode_watch,
+)
+from kvstore.server.decode_cached import decode_forget, decode_prefetch, decode_retain
 from kvstore.server.decode_step import (
     decode_allocate,
     decode_commit,
@@ -22,9 +33,18 @@ from kvstore.server.decode_step import (
     decode_swap,
 )
 from kvstore.server.driver import Driver
-from kvstore.server.encode import encode_attach, encode_copies, encode_keep_alive, encode_lookup, encode_step
+from kvstore.server.encode import (
+    encode_attach,
+    encode_copies,
+    encode_keep_alive,
+    encode_lookup,
+    encode_sequence,
+    encode_step,
+)
+from kvstore.server.encode_events import encode_batch
 from kvstore.server.encode_results import encode_allocate, encode_fork, encode_swap
 from kvstore.server.encode_usage import encode_usage
+from kvstore.server.health import health_handler
 from kvstore.v1 import kvstore_pb2 as pb
 
 __all__ = ["make_server"]
@@ -52,7 +72,8 @@ def make_server(driver: Driver, tether_path: Path, streams: Streams) -> grpc.aio
     server = grpc.aio.server(options=OPTIONS, maximum_concurrent_rpcs=CALLS_MAX)
     name = pb.DESCRIPTOR.services_by_name["KVStore"].full_name
     handlers = _Service(driver, tether_path).handlers(streams)
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, handlers),))
+    ours = grpc.method_handlers_generic_handler(name, handlers)
+    server.add_generic_rpc_handlers((ours, health_handler(driver.health)))
     return server
 
 
@@ -75,7 +96,13 @@ class _Service:
             "Swap": answering(pb.SwapRequest, self.swap, took),
             "Free": answering(pb.FreeRequest, self.free, took),
             "Lookup": answering(pb.LookupRequest, self.lookup),
+            "Prefetch": answering(pb.PrefetchRequest, self.prefetch),
+            "Retain": answering(pb.RetainRequest, self.retain),
+            "Forget": waiting(pb.ForgetRequest, self.forget),
             "GetUsage": answering(pb.GetUsageRequest, self.get_usage),
+            "GetSequence": answering(pb.GetSequenceRequest, self.get_sequence),
+            "WatchEvents": watching(pb.WatchEventsRequest, self.watch_events),
+            "Drain": waiting(pb.DrainRequest, self.drain),
             "UpdateLimits": answering(pb.UpdateLimitsRequest, self._driver.update_limits),
         }
 
@@ -127,9 +154,42 @@ class _Service:
     def lookup(self, request: pb.LookupRequest) -> pb.LookupResponse:
         return encode_lookup(self._driver.ask(decode_lookup(request, now()), effects.LookupAnswer))
 
+    def prefetch(self, request: pb.PrefetchRequest) -> pb.PrefetchResponse:
+        answer = self._driver.ask(decode_prefetch(request, now()), effects.PrefetchAnswer)
+        return pb.PrefetchResponse(blocks_started=answer.blocks_started)
+
+    def retain(self, request: pb.RetainRequest) -> pb.RetainResponse:
+        answer = self._driver.ask(decode_retain(request, now()), effects.RetainAnswer)
+        size = answer.blocks_retained * self._driver.block_bytes
+        return pb.RetainResponse(bytes_retained=size, blocks_retained=answer.blocks_retained)
+
+    async def forget(self, request: pb.ForgetRequest) -> pb.ForgetResponse:
+        answer = await self._driver.forget(decode_forget(request))
+        return pb.ForgetResponse(blocks_forgotten=answer.blocks_forgotten, done=answer.done)
+
     def get_usage(self, _: pb.GetUsageRequest) -> pb.Usage:
         driver = self._driver
         return encode_usage(driver.usage(), driver.counts, driver.facts)
+
+    def get_sequence(self, request: pb.GetSequenceRequest) -> pb.Sequence:
+        event = decode_get_sequence(request, now())
+        return encode_sequence(event.sequence, self._driver.ask(event, effects.SequenceAnswer))
+
+    async def watch_events(self, request: pb.WatchEventsRequest) -> AsyncGenerator[pb.EventBatch, None]:
+        driver = self._driver
+        async with aclosing(driver.watch(decode_watch(request))) as batches:
+            async for revision, happened in batches:
+                yield encode_batch(revision, happened, driver.store_epoch, driver.names)
+
+    async def drain(self, request: pb.DrainRequest) -> pb.DrainResponse:
+        call = decode_drain(request)
+        if call.cancel:
+            self._driver.cancel_drain()
+            return pb.DrainResponse()
+        written, left = await self._driver.drain_to_disk(call.seconds)
+        if call.stop:
+            self._driver.stop()
+        return pb.DrainResponse(blocks_written=written, blocks_left=left)
 
     def _single(
         self, engine: str, operation: events.Operation, kind: type[Outcome]

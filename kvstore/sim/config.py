@@ -34,6 +34,9 @@ class SimConfig:
     disk_frames: int = 0
     transfer_blocks_max: int = 32
     transfers_per_link_max: int = 2
+    forget_lot_blocks: int = 4
+    retained_blocks_max: int = 8
+    queue_blocks_max: int = 65_536
     drop_tokens_max: int = 8
     block_bytes: int = 1 << 20
     links: Mapping[tuple[Tier, Tier], LinkSpeed]
@@ -51,11 +54,17 @@ class SimConfig:
     pause_share: float = 0.002
     disk_full_share: float = 0.01
     flip_share: float = 0.02
+    # Turns by which a session, a tenant, a namespace or what an engine has written is forgotten.
+    forget_share: float = 0.01
     # Turns after which the disk looks for such bits by itself, and reads of which blocks come late.
     scrub_share: float = 0.01
     late_share: float = 0.02
     # Turns after which it is looked whether room that was promised comes.
     audit_share: float = 0.02
+    # Turns of the whole by which the service is drained, and goes on after a while.
+    drain_share: float = 0.0
+    # Whether somebody watches the store from its beginning.
+    watched: bool = False
     # Engines that make unary calls instead of steps.
     single_share: float = 0.2
 
@@ -94,8 +103,14 @@ def draw_config(seed: int, **given: object) -> SimConfig:
         "disk_full_share": rng.choice([0.0, 0.01, 0.03]),
         "flip_share": rng.choice([0.0, 0.02, 0.1]),
         "single_share": rng.choice([0.0, 0.2, 0.5]),
+        "drain_share": rng.choice([0.0, 0.0, 0.01]),
+        "watched": rng.choice([False, True]),
         "scrub_share": rng.choice([0.0, 0.01, 0.05]),
+        "queue_blocks_max": rng.choice([3, 20, 65_536]),
         "late_share": rng.choice([0.0, 0.02, 0.1, 0.3]),
+        "forget_share": rng.choice([0.0, 0.005, 0.03]),
+        "forget_lot_blocks": rng.choice([1, 2, 5, 100]),
+        "retained_blocks_max": rng.choice([0, 3, 8, 40]),
     }
     config = SimConfig(seed=seed, **drawn)
     return replace(config, **given)  # type: ignore[arg-type]  # checked by name above

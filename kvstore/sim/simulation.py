@@ -4,14 +4,15 @@ import math
 import random
 from collections.abc import Sequence
 
-from kvstore.core.errors import EngineExpired, PoolQuarantined, TooManyEngines
-from kvstore.core.events import Detach, TethersClosed, Tick
+from kvstore.core.errors import Draining, EngineExpired, PoolQuarantined, TooManyEngines
+from kvstore.core.events import Detach, Drain, TethersClosed, Tick
 from kvstore.core.store import Store
 from kvstore.core.types import EngineState
 from kvstore.sim.clock import Clock
 from kvstore.sim.config import SimConfig
 from kvstore.sim.emptying import take_all
 from kvstore.sim.engine import SimEngine
+from kvstore.sim.forgets import Forgets
 from kvstore.sim.habits import Habits
 from kvstore.sim.links import TimedLinks
 from kvstore.sim.promises import keep_promises, serve_all
@@ -35,14 +36,22 @@ class Simulation:
         self.config = config
         self.clock = Clock()
         self.links = TimedLinks(config, self.clock)
-        self.world = World(self._make_store(), config.seed, rank_count=config.ranks, carrier=self.links)
+        self.world = World(
+            self._make_store(),
+            config.seed,
+            rank_count=config.ranks,
+            carrier=self.links,
+            watched=config.watched,
+        )
         self.texts = Texts()
+        self.forgets = Forgets(self.world, config.namespaces)
         # By place: the engine that works there.
         self.engines: dict[int, SimEngine] = {}
         # Engines that are dead or silent, while a process of theirs still maps the pools.
         self.leaving: list[SimEngine] = []
         self._schedule = list(reversed(schedule))
         self._last_number = 0
+        self._draining = False
         # Entries of the schedule that have been met, the one that is being met included.
         self.turns = 0
         self.world.time = START
@@ -67,6 +76,7 @@ class Simulation:
                 self.leaving.append(self.engines.pop(place))
         for engine in list(self.leaving):
             self.close_tethers(engine)
+        self._end_drain()
         engines = list(self.engines.values())
         serve_all(self.world, engines, self.world.random)
         self.engines.clear()
@@ -77,6 +87,7 @@ class Simulation:
         self.world.drain()
         self.world.check_nothing_held()
         self.links.faults = False
+        self.forgets.finish()
         take_all(self.world, self.texts, self._last_number + 1)
         self.world.check_nothing_held()
         return self.world
@@ -89,11 +100,15 @@ class Simulation:
             disk_frames=math.ceil(config.disk_frames * disk_share),
             transfer_blocks_max=config.transfer_blocks_max,
             transfers_per_link_max=config.transfers_per_link_max,
+            forget_lot_blocks=config.forget_lot_blocks,
+            retained_blocks_max=config.retained_blocks_max,
+            queue_blocks_max=config.queue_blocks_max,
             drop_tokens_max=config.drop_tokens_max,
         )
 
     def _tick(self) -> None:
         self.world.handle(Tick(time=self.world.time))
+        self.forgets.ask()
         self.clock.at(self.world.time + TICK_SECONDS, self._tick)
 
     def _meet(self, stimulus: Stimulus, rng: random.Random) -> None:
@@ -129,6 +144,13 @@ class Simulation:
             case Kind.FLIP if len(self.world.shadow.disk):
                 key = self.world.shadow.disk.flip(rng.randrange(len(self.world.shadow.disk)))
                 self._note(f"a bit of block {key.key.hex()[:8]} on disk changes")
+            case Kind.DRAIN:
+                self._note("the service is drained")
+                self._draining = True
+                self.world.handle(Drain(time=self.world.time))
+                self.clock.at(self.world.time + rng.uniform(0, 2), self._end_drain)
+            case Kind.FORGET:
+                self._note(self.forgets.begin(rng, self._last_number))
             case Kind.SCRUB:
                 self._scrub(rng)
             case Kind.AUDIT:
@@ -137,11 +159,17 @@ class Simulation:
                 pass
 
     def _audit(self) -> None:
-        """Not while somebody's silence, which has not been noticed yet, holds frames back."""
+        """Not while somebody's silence, which has not been noticed yet, holds frames back, nor while what is
+        new gets none."""
         dead = any(self._is_attached(engine) for engine in self.leaving)
         hanging = any(engine.hangs_until > self.world.time for engine in self.engines.values())
-        if not dead and not hanging:
+        if not dead and not hanging and not self._draining:
             keep_promises(self.world, [each for each in self.engines.values() if self._is_attached(each)])
+
+    def _end_drain(self) -> None:
+        if self._draining:
+            self._draining = False
+            self.world.handle(Drain(time=self.world.time, on=False))
 
     def _scrub(self, rng: random.Random) -> None:
         """What the disk finds bad it drops at once; the store hears of it a little later."""
@@ -176,6 +204,8 @@ class Simulation:
                 single=rng.random() < config.single_share,
                 lease_seconds=rng.uniform(1.5, 4),
             )
+        except Draining:
+            expect(self._draining, "an engine is refused for a drain, and there is none")
         except PoolQuarantined:
             held = any(each.state is EngineState.EXPIRED for each in self.world.store.usage().engines)
             expect(held, "an engine is refused for frames of others, and none is silent")
@@ -234,6 +264,8 @@ class Simulation:
             engine.stop()
         self.engines.clear()
         self.leaving.clear()
+        self._draining = False
         self.links.crash(self.world, rng)
+        self.forgets.crash()
         # Its disk may be given more or less than before.
         self.world.restart(self._make_store(rng.choice([1.0, 1.0, 0.5, 1.5])))

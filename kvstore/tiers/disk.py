@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvstore.core.errors import CheckFailed, ConfigInvalid, LayoutMismatch, check
-from kvstore.core.types import StoredKey
+from kvstore.core.types import SessionName, StoredKey, StoredSession
 from kvstore.tiers.disk_cap import CAP_BYTES_MIN, index_bytes, segment_slots, slot_count
 from kvstore.tiers.disk_environment import WIPE, disk_invalid
 from kvstore.tiers.disk_folder import claim_folder, warn_of_space
@@ -32,8 +32,9 @@ from kvstore.tiers.disk_io import IoThreads
 from kvstore.tiers.disk_notes import DiskNotes
 from kvstore.tiers.disk_order import keys_in_order
 from kvstore.tiers.disk_pieces import Part
-from kvstore.tiers.disk_reading import ReadOutcome
-from kvstore.tiers.disk_storage import DiskWriteFailed, Storage, at_once, ignore, remove_segments
+from kvstore.tiers.disk_reading import ReadOutcome, ignore
+from kvstore.tiers.disk_scrub import Scrub
+from kvstore.tiers.disk_storage import DiskWriteFailed, Storage, at_once, remove_segments
 from kvstore.tiers.disk_table import BlockTable, DiskFault
 from kvstore.tiers.disk_writing import Pace
 from kvstore.tiers.files import DirectFiles, Files
@@ -71,6 +72,7 @@ class DiskTier:
         self._health = WriteHealth(clock)
         self._block_bytes = 0
         self._storage: Storage | None = None
+        self._scrub: Scrub | None = None
         self._table = BlockTable(folder, index_bytes(0))
         self._threads = IoThreads("kvstore-disk", deadline_seconds)
         self.notes = DiskNotes(folder, self._table, self._threads)
@@ -245,10 +247,37 @@ class DiskTier:
         storage.stock = None
         storage.deleter.delete([block_name(key) for key in keys])
 
+    def settle(self) -> bool:
+        """Tries once more what could not be deleted or forgotten. True: all that was asked for before is off
+        the disk, durably, and nothing that was given up as late can bring it back."""
+        return self._laid_out().settle()
+
+    def note_uses(self, keys: Sequence[StoredKey]) -> None:
+        """That these blocks were of use just now, for the order in which a restart tells of them."""
+        self._laid_out().note_uses([block_name(key) for key in keys])
+
+    # --- Sessions.
+
+    def sessions(self) -> list[StoredSession]:
+        """As they were found at the start, the least recently kept first, of namespaces of all sizes. Each
+        has a block left at least."""
+        return self._laid_out().sessions.found
+
+    def keep_sessions(self, sessions: Sequence[StoredSession]) -> None:
+        """Durably when it returns, but where the tier is degraded: then with the next write that succeeds."""
+        self._laid_out().sessions.keep(sessions)
+
+    def forget_sessions(self, names: Sequence[SessionName]) -> None:
+        self._laid_out().sessions.forget(names)
+
     def close(self, seconds: float = 1.0) -> bool:
         """Only when no thread is in a call. False where an I/O never came back: then what it may touch, the
         index and the segments, stays open for as long as the process lives, and the folder locked."""
-        if not self._threads.close(seconds):
+        end = time.monotonic() + seconds
+        # The scrub first: it starts I/Os of its own.
+        if self._scrub is not None and not self._scrub.close(seconds):
+            return False
+        if not self._threads.close(max(0.0, end - time.monotonic())):
             return False
         if self._storage is not None:
             self._storage.space.close()
@@ -257,6 +286,15 @@ class DiskTier:
             os.close(self._claim)
             self._claim = -1
         return True
+
+    def start_scrub(
+        self, lost: Callable[[Sequence[StoredKey]], None], bytes_a_second: int, pause_seconds: float = 3600.0
+    ) -> None:
+        """Has a thread look at all blocks, again and again with a pause between, at a low rate. `lost` is
+        called from it with blocks that it found wrong and so deleted; parent and writer aren't told."""
+        storage = self._laid_out()
+        check(self._scrub is None, "a second scrub")
+        self._scrub = Scrub(storage, self._health, lost, bytes_a_second, pause_seconds)
 
     # --- Within.
 

@@ -3,12 +3,13 @@ where they fail."""
 
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 from kvstore.tiers.disk_health import DiskCounts, WriteHealth
-from kvstore.tiers.disk_io import IoKind, IoThreads
+from kvstore.tiers.disk_io import IoKind, IoLate, IoNotBegun, IoThreads
 from kvstore.tiers.disk_space import Space
 from kvstore.tiers.disk_table import BlockTable, DiskFault
 
@@ -19,6 +20,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 # Blocks deleted in one transaction, where there may be very many.
 DELETE_MAX = 1024
+# Parts of what is owed that are tried again in one call.
+OWED_PARTS = 16
 
 
 def commit(threads: IoThreads, work: Callable[[], T], returned: Callable[[], None] | None = None) -> T:
@@ -47,40 +50,62 @@ class Deleter:
         self._space = space
         self._counts = counts
         self._health = health
-        self._owed: dict[bytes, None] = {}
+        # In parts that failed together, each of them halved.
+        self._owed: deque[dict[bytes, None]] = deque()
         self._lock = threading.Lock()
 
     def delete(self, names: Sequence[bytes]) -> None:
-        """These and what is owed. What fails is owed from then on."""
+        """These, and some of what is owed. What fails is owed from then on."""
+        parts = [names[start : start + DELETE_MAX] for start in range(0, len(names), DELETE_MAX)]
         with self._lock:
-            wanted = list(dict.fromkeys([*self._owed, *names]))
-            self._owed = {}
-        for start in range(0, len(wanted), DELETE_MAX):
-            part = wanted[start : start + DELETE_MAX]
+            parts += [list(self._owed.popleft()) for _ in range(min(len(self._owed), OWED_PARTS))]
+        failed = 0
+        for place, part in enumerate(parts):
             try:
                 commit(self._threads, lambda part=part: self._remove(part))  # type: ignore[misc]  # Bound now.
             except DiskFault as error:
-                self.owe(wanted[start:])
-                self._counts.delete_errors += 1
-                self._health.failed(f"{type(error).__name__}: {error}")
-                log.warning("%s: %d blocks not deleted yet: %s", self._folder, len(wanted) - start, error)
-                return
-        self._health.retry_now()
+                failed += 1
+                self._owe_halves(part)
+                fault = f"{type(error).__name__}: {error}"
+                log.warning("%s: %d blocks not deleted yet: %s", self._folder, len(part), error)
+                if isinstance(error, (IoLate, IoNotBegun)):
+                    # The others would wait as long.
+                    for left in parts[place + 1 :]:
+                        self.owe(left)
+                    break
+        self._counts.delete_errors += failed > 0
+        if failed and failed == len(parts):
+            self._health.failed(fault)
+        else:
+            self._health.retry_now()
+
+    @property
+    def owes(self) -> bool:
+        return bool(self._owed)
 
     def pay(self) -> None:
-        """Deletes what is owed, if anything."""
+        """Deletes what is owed, if anything; all of it, where nothing fails, after a few calls."""
         if self._owed:
             self.delete([])
 
     def owe(self, names: Iterable[bytes]) -> None:
-        with self._lock:
-            self._owed.update(dict.fromkeys(names))
+        if owed := dict.fromkeys(names):
+            with self._lock:
+                self._owed.append(owed)
+
+    def _owe_halves(self, names: Sequence[bytes]) -> None:
+        """So that one which can't be deleted is alone in the end, and keeps no other from it."""
+        middle = len(names) // 2
+        self.owe(names[:middle])
+        self.owe(names[middle:])
 
     def forgive(self, names: Iterable[bytes]) -> None:
         """They have been written again."""
         with self._lock:
-            for name in names:
-                self._owed.pop(name, None)
+            for part in self._owed:
+                for name in names:
+                    part.pop(name, None)
+            self._owed = deque(part for part in self._owed if part)
 
     def drop(self, records: Mapping[bytes, bytes]) -> list[bytes]:
         """Deletes bad blocks; returns their names but for those of which the record is another by now."""

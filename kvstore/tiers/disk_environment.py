@@ -11,6 +11,7 @@ import lmdb
 
 from kvstore.core.errors import DiskInvalid
 from kvstore.tiers.disk_format import FORMAT, MAGIC, TABLES
+from kvstore.tiers.files import sync_folder
 
 __all__ = ["DATA_FILE", "LOCK_FILE", "WIPE", "disk_invalid", "is_other_format", "open_environment", "probe"]
 
@@ -124,6 +125,9 @@ def _open_tables(folder: Path, env: Any) -> dict[str, Any]:
         if new:
             txn.put(b"magic", MAGIC, db=tables["meta"])
             txn.put(b"format", FORMAT.to_bytes(4), db=tables["meta"])
+    if new:
+        # Before there are segments, which mean nothing without it.
+        sync_folder(folder)
     return tables
 
 

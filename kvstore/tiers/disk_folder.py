@@ -4,8 +4,10 @@ One service at a time: LMDB itself would let several processes in, and with a fi
 that one of them keeps account of, they would damage each other.
 """
 
+import contextlib
 import fcntl
 import logging
+import mmap
 import os
 import shutil
 import stat
@@ -13,6 +15,7 @@ from pathlib import Path
 
 from kvstore.tiers.disk_environment import DATA_FILE, LOCK_FILE, WIPE, disk_invalid, is_other_format, probe
 from kvstore.tiers.disk_format import segment_name
+from kvstore.tiers.files import sync_folder
 from kvstore.tiers.segments import segments_in
 
 __all__ = ["claim_folder", "warn_of_space"]
@@ -23,6 +26,8 @@ CLAIM_FILE = "kvstore.lock"
 # What may lie in a folder without our data: what a start that failed half-way leaves, and a new file system.
 OWN_FILES = {CLAIM_FILE, LOCK_FILE, "lost+found"}
 REMOTE = {"9p", "afs", "ceph", "cifs", "glusterfs", "lustre", "nfs", "nfs4", "smb3", "smbfs", "virtiofs"}
+# LMDB's first pages, which it does not sync before the first transaction.
+HEAD_BYTES = 2 * mmap.PAGESIZE
 MOUNTS = Path("/proc/self/mountinfo")
 
 
@@ -58,8 +63,14 @@ def claim_folder(folder: Path, *, wipe_incompatible: bool = False) -> int:
         raise disk_invalid(folder, f"can't be locked: {error}", remedy) from error
     try:
         _check_content(folder, wipe_incompatible)
+        _keep_claim(folder)
         _close_to_others(folder)
         _warn_if_remote(folder)
+    except OSError as error:
+        os.close(claim)
+        raise disk_invalid(
+            folder, f"can't be written to: {error}", "see to its cause or name another folder"
+        ) from error
     except BaseException:
         os.close(claim)
         raise
@@ -93,12 +104,25 @@ def _check_content(folder: Path, wipe_incompatible: bool) -> None:
             raise disk_invalid(
                 folder, f"{len(segments)} segments, and their index {DATA_FILE} is missing", WIPE
             )
+    elif not segments and data.stat().st_size <= HEAD_BYTES:
+        # A loss of power at the very start: nothing was ever kept here, and the pages may be torn.
+        data.unlink()
+        return
     elif not wipe_incompatible or not is_other_format(folder):
         return
     log.warning("%s: what another format has left is deleted", folder)
     # The index last: while it is there, it says what the rest is.
     for name in [*map(segment_name, segments), LOCK_FILE, DATA_FILE]:
         (folder / name).unlink(missing_ok=True)
+
+
+def _keep_claim(folder: Path) -> None:
+    """Durably, before there is anything else: a loss of power must not leave an index that is nobody's."""
+    if not (folder / DATA_FILE).exists():
+        sync_folder(folder)
+        # It may be new, too. Not everybody may open it.
+        with contextlib.suppress(OSError):
+            sync_folder(folder.parent)
 
 
 def _close_to_others(folder: Path) -> None:

@@ -2,8 +2,8 @@
 
 Reads go before writes: a write begins only when no read waits or is in service, and one at a time, so a read
 waits for at most one of them. Lest writes starve where reads never end, one write may go after a number of
-reads. Transactions of the index have a thread of their own and wait for neither, since a few pages are all
-that they move.
+reads. Syncs and transactions of the index have a thread of their own and wait for neither: they move little,
+and what one batch waits for them, another writes.
 
 A device may hang, and then nothing that Python can do brings the thread back. So whoever waits for an I/O
 does so up to a deadline, and is told whether it was never begun or is *late*: then what it was to read or
@@ -31,7 +31,7 @@ READS_PER_WRITE = 16
 class IoKind(Enum):
     READ = "read"
     WRITE = "write"
-    INDEX = "index"
+    INDEX = "commit"
 
 
 class IoNotBegun(TimeoutError):

@@ -68,17 +68,15 @@ def make_pieces(
 
 def _make_piece(slot: int, run: list[int], blocks: Sequence[Sequence[Part]], stride_bytes: int) -> Piece:
     parts = [part for position in run for part in blocks[position]]
-    loose = [part for part in parts if not _can_move(part, stride_bytes)]
+    loose = [place for place, part in enumerate(parts) if not _can_move(part, stride_bytes)]
+    if not loose:
+        return Piece(slot=slot, positions=run, parts=[part.data for part in parts], bounced=[])
     # A fresh map: aligned, and zeros behind the ends of the parts.
-    buffer = mmap.mmap(-1, len(loose) * stride_bytes) if loose else b""
-    places = list(np.frombuffer(buffer, np.uint8).reshape(-1, stride_bytes))
-    moved = iter(places)
-    return Piece(
-        slot=slot,
-        positions=run,
-        parts=[(part if _can_move(part, stride_bytes) else next(moved)).data for part in parts],
-        bounced=list(zip(loose, places, strict=True)),
-    )
+    buffer = np.frombuffer(mmap.mmap(-1, len(loose) * stride_bytes), np.uint8).reshape(-1, stride_bytes)
+    bounced = [(parts[place], row) for place, row in zip(loose, buffer, strict=True)]
+    for place, row in zip(loose, buffer, strict=True):
+        parts[place] = row
+    return Piece(slot=slot, positions=run, parts=[part.data for part in parts], bounced=bounced)
 
 
 def _can_move(part: Part, stride_bytes: int) -> bool:

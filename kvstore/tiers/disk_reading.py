@@ -3,10 +3,12 @@
 The checksum is that of the frame's own bytes: what it vouches for is what lies there.
 """
 
+import mmap
 from collections.abc import Callable, Sequence
 from enum import Enum
 from functools import partial
 
+import numpy as np
 from msgspec import Struct
 
 from kvstore.core.errors import check
@@ -17,7 +19,7 @@ from kvstore.tiers.disk_space import Space
 from kvstore.tiers.disk_table import BlockTable, DiskFault
 from kvstore.tiers.disk_writing import Pace
 
-__all__ = ["BlockReader", "Found", "ReadFault", "ReadOutcome", "Verdict"]
+__all__ = ["BlockReader", "Found", "ReadFault", "ReadOutcome", "Verdict", "ignore"]
 
 
 class ReadOutcome(Enum):
@@ -76,10 +78,11 @@ class BlockReader:
         pace: Pace,
         returned: Callable[[int], None],
     ) -> list[Verdict]:
-        """`outs[n]`: the parts of a frame, one a rank, for the block of `names[n]`."""
+        """`outs[n]`: the parts of a frame, one a rank, for the block of `names[n]`. A block whose share of a
+        rank isn't `block_bytes` long is as good as missing; 0: any."""
         check(len(names) == len(outs), f"{len(names)} blocks for {len(outs)} frames")
         verdicts = dict.fromkeys(range(len(names)), MISSING)
-        found = self._look_up(names, block_bytes, verdicts)
+        found = self._look_up(names, block_bytes * self._space.geometry.ranks, verdicts)
         geometry = self._space.geometry
         slots = [self._space.slot_of(each.entry) for each in found]
         frames = [outs[each.position] for each in found]
@@ -88,7 +91,7 @@ class BlockReader:
             for piece in make_pieces(slots, frames, geometry.stride_bytes, geometry.segment_slots):
                 pace(piece.size_bytes)
                 blocks = [(found[place], frames[place]) for place in piece.positions]
-                call = partial(self._read_piece, piece, blocks, block_bytes)
+                call = partial(self._read_piece, piece, blocks)
                 started.append((piece, self._threads.start(IoKind.READ, call)))
         finally:
             for piece, io in started:
@@ -96,7 +99,16 @@ class BlockReader:
                 verdicts.update(zip(positions, self._wait(io, positions, returned), strict=True))
         return [verdicts[position] for position in range(len(names))]
 
-    def _look_up(self, names: Sequence[bytes], block_bytes: int, verdicts: dict[int, Verdict]) -> list[Found]:
+    def verify(self, names: Sequence[bytes], pace: Pace) -> list[Verdict]:
+        """Reads blocks of any size only to see whether they are right."""
+        geometry = self._space.geometry
+        buffer = np.frombuffer(mmap.mmap(-1, max(1, len(names)) * geometry.slot_bytes), np.uint8)
+        outs = buffer.reshape(-1, geometry.ranks, geometry.stride_bytes)
+        return self.read(names, [list(out) for out in outs[: len(names)]], 0, pace, ignore)
+
+    def _look_up(
+        self, names: Sequence[bytes], wanted_bytes: int, verdicts: dict[int, Verdict]
+    ) -> list[Found]:
         """In a thread for I/O too, since pages of the index may have to come from disk."""
         try:
             records = self._threads.start(IoKind.READ, partial(self._table.find, names)).wait(_pass)
@@ -105,7 +117,6 @@ class BlockReader:
             verdicts.update(dict.fromkeys(verdicts, failed))
             return []
         found: list[Found] = []
-        wanted = block_bytes * self._space.geometry.ranks
         for position, (name, record) in enumerate(zip(names, records, strict=True)):
             if not record:
                 continue
@@ -114,31 +125,23 @@ class BlockReader:
             except ValueError as error:
                 verdicts[position] = Verdict(fault=ReadFault.WRONG, record=record, why=str(error))
                 continue
-            if entry.size != wanted:
-                why = f"{entry.size} bytes, where the frame takes {wanted}"
+            if wanted_bytes not in (0, entry.size):
+                why = f"{entry.size} bytes, where the frame takes {wanted_bytes}"
                 verdicts[position] = Verdict(fault=ReadFault.MISSING, record=record, why=why)
                 continue
             found.append(Found(position=position, name=name, record=record, entry=entry))
         return found
 
-    def _read_piece(
-        self, piece: Piece, blocks: Sequence[tuple[Found, Sequence[Part]]], block_bytes: int
-    ) -> list[Verdict]:
+    def _read_piece(self, piece: Piece, blocks: Sequence[tuple[Found, Sequence[Part]]]) -> list[Verdict]:
         try:
             fd, offset = self._space.segments.place(piece.slot)
             self._space.files.read(fd, piece.parts, offset)
         except OSError as error:
-            return self._read_singly(piece, blocks, block_bytes, error)
+            return self._read_singly(blocks, error)
         piece.empty_buffer()
-        return [_verify(found, frame, block_bytes) for found, frame in blocks]
+        return [_verify(found, frame) for found, frame in blocks]
 
-    def _read_singly(
-        self,
-        piece: Piece,
-        blocks: Sequence[tuple[Found, Sequence[Part]]],
-        block_bytes: int,
-        error: OSError,
-    ) -> list[Verdict]:
+    def _read_singly(self, blocks: Sequence[tuple[Found, Sequence[Part]]], error: OSError) -> list[Verdict]:
         """One bad sector must not take its neighbours with it."""
         if len(blocks) == 1:
             return [Verdict(fault=ReadFault.FAILED, record=blocks[0][0].record, why=str(error))]
@@ -147,7 +150,7 @@ class BlockReader:
         for found, frame in blocks:
             slot = self._space.slot_of(found.entry)
             [single] = make_pieces([slot], [frame], geometry.stride_bytes, geometry.segment_slots)
-            verdicts += self._read_piece(single, [(found, frame)], block_bytes)
+            verdicts += self._read_piece(single, [(found, frame)])
         return verdicts
 
     def _wait(
@@ -165,8 +168,13 @@ class BlockReader:
             return [Verdict(fault=ReadFault.FAILED, why=str(error))] * len(positions)
 
 
-def _verify(found: Found, frame: Sequence[Part], block_bytes: int) -> Verdict:
-    if checksum_of(found.name, [part[:block_bytes].data for part in frame]) == found.entry.checksum:
+def ignore(position: int) -> None:
+    """For those who have nothing to do when a late I/O returns."""
+
+
+def _verify(found: Found, frame: Sequence[Part]) -> Verdict:
+    share = found.entry.size // len(frame)
+    if checksum_of(found.name, [part[:share].data for part in frame]) == found.entry.checksum:
         return GOOD
     return Verdict(fault=ReadFault.WRONG, record=found.record, why="wrong checksum")
 

@@ -1,16 +1,20 @@
 """What there is of the tier once the size of its slots is known: room, who reads, who writes, who deletes."""
 
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
+from kvstore.core.types import StoredKey
 from kvstore.tiers.disk_cap import index_bytes, slot_count
-from kvstore.tiers.disk_deleting import Deleter
-from kvstore.tiers.disk_format import Geometry, segment_name
+from kvstore.tiers.disk_deleting import Deleter, commit
+from kvstore.tiers.disk_format import Geometry, key_of_name, segment_name
 from kvstore.tiers.disk_health import DiskCounts, WriteHealth
-from kvstore.tiers.disk_io import IoThreads
+from kvstore.tiers.disk_io import IoKind, IoThreads
 from kvstore.tiers.disk_pieces import Part
 from kvstore.tiers.disk_reading import BlockReader, ReadFault, ReadOutcome, Verdict
+from kvstore.tiers.disk_sessions import Sessions
 from kvstore.tiers.disk_shrink import cull, move_below
 from kvstore.tiers.disk_space import Space
 from kvstore.tiers.disk_start import Stock, take_stock
@@ -20,10 +24,13 @@ from kvstore.tiers.files import Files
 from kvstore.tiers.names import NameKind, Names
 from kvstore.tiers.segments import segments_in
 
-__all__ = ["DiskWriteFailed", "Storage", "at_once", "ignore", "remove_segments"]
+__all__ = ["DiskWriteFailed", "Storage", "at_once", "remove_segments"]
 
 log = logging.getLogger(__name__)
 
+
+# In one transaction.
+USES_MAX = 1024
 
 OUTCOMES = {
     ReadFault.NONE: ReadOutcome.GOOD,
@@ -91,6 +98,8 @@ class Storage:
             is_laid_out=not is_new,
         )
         self.reader = BlockReader(table, threads, self.space)
+        self._threads = threads
+        self.sessions = Sessions(folder, table, threads, health, count, stock.blocks)
 
     def take_stock(self) -> Stock:
         """Anew, as it stands now. DiskFault where the index can't be read."""
@@ -111,6 +120,30 @@ class Storage:
             log.warning("%s: writing failed: %s", self.folder, reason)
             raise DiskWriteFailed(reason) from error
         self._health.succeeded()
+        self.sessions.flush()
+
+    def settle(self) -> bool:
+        try:
+            # Behind every transaction before it, late ones too; what those have left is owed by then.
+            commit(self._threads, _pass)
+        except DiskFault:
+            return False
+        self.deleter.pay()
+        self.sessions.flush()
+        return not (self.deleter.owes or self.sessions.owes)
+
+    def note_uses(self, names: Sequence[bytes]) -> None:
+        """A use that can't be noted is one that never was."""
+        if self._health.must_wait:
+            return
+        now = time.time_ns()
+        try:
+            for start in range(0, len(names), USES_MAX):
+                part = names[start : start + USES_MAX]
+                commit(self._threads, partial(self._table.note_uses, part, now))
+        except DiskFault as error:
+            self._health.failed(f"{type(error).__name__}: {error}")
+            log.warning("%s: uses of blocks not noted: %s", self.folder, error)
 
     def read(
         self,
@@ -124,7 +157,14 @@ class Storage:
         self._settle(dict(zip(names, verdicts, strict=True)))
         return [OUTCOMES[verdict.fault] for verdict in verdicts]
 
-    def _settle(self, verdicts: Mapping[bytes, Verdict]) -> None:
+    def verify_after(self, name: bytes, count: int, pace: Pace) -> tuple[bytes, list[StoredKey]]:
+        """Looks at so many blocks behind this name, as if they were read. Returns the name of the last of
+        them, empty at the end, and the blocks that were wrong and so are gone."""
+        names = self._threads.start(IoKind.READ, partial(self._table.names_after, name, count)).wait(_pass)
+        wrong = self._settle(dict(zip(names, self.reader.verify(names, pace), strict=True)))
+        return names[-1] if len(names) == count else b"", wrong
+
+    def _settle(self, verdicts: Mapping[bytes, Verdict]) -> list[StoredKey]:
         """Bad blocks are dropped, in one transaction; what went wrong is counted, and told with the block."""
         wrong = {name: each for name, each in verdicts.items() if each.fault is ReadFault.WRONG}
         for name, verdict in verdicts.items():
@@ -132,10 +172,17 @@ class Storage:
                 self._counts.read_errors += 1
                 self._counts.late_reads += verdict.fault is ReadFault.LATE
                 log.warning("%s: block %s can't be read: %s", self.folder, name.hex(), verdict.why)
-        if wrong:
-            for name in self.deleter.drop({name: verdict.record for name, verdict in wrong.items()}):
-                self._counts.bad_entries += 1
-                log.warning("%s: block %s is dropped: %s", self.folder, name.hex(), wrong[name].why)
+        gone = self.deleter.drop({name: each.record for name, each in wrong.items()}) if wrong else []
+        if gone:
+            self.stock = None
+        for name in gone:
+            self._counts.bad_entries += 1
+            log.warning("%s: block %s is dropped: %s", self.folder, name.hex(), wrong[name].why)
+        return [key_of_name(name) for name in gone]
+
+
+def _pass() -> None:
+    """To have had one's turn is all."""
 
 
 def _fit_index(folder: Path, table: BlockTable, geometry: Geometry, cap_bytes: int, count: int) -> int:
@@ -164,5 +211,5 @@ def at_once(size_bytes: int) -> None:
     """No limit on the rate."""
 
 
-def ignore(position: int) -> None:
-    """For those who have nothing to do when a late I/O returns."""
+def _pass() -> None:
+    """Nothing is taken by a look into the index."""

@@ -73,7 +73,7 @@ class BlockTable:
     def read_names(self) -> list[NameRow]:
         """ValueError where a row is damaged on which it depends who may have which block."""
         rows: list[NameRow] = []
-        with self._env.begin() as txn:
+        with self._begin_reading() as txn:
             for kind in NameKind:
                 for name, record in txn.cursor(db=self._tables[kind]):
                     try:
@@ -88,35 +88,35 @@ class BlockTable:
     def read_index(self) -> tuple[FoundBlocks, list[bytes]]:
         """All entries, and the names of those that can't be read."""
         table = self._tables["blocks"]
-        with self._env.begin() as txn:
+        with self._begin_reading() as txn:
             # Two cursors, as pairs in which to hand both over cost more than to walk twice.
             names = txn.cursor(db=table).iternext(keys=True, values=False)
             return read_index(names, txn.cursor(db=table).iternext(keys=False, values=True))
 
     def read_geometry(self) -> Geometry | None:
         """None before the first block. ValueError where it is damaged."""
-        with self._env.begin() as txn:
+        with self._begin_reading() as txn:
             record = txn.get(b"geometry", db=self._tables["meta"])
         return Geometry.unpack(record) if record is not None else None
 
     def read_uses(self) -> dict[bytes, bytes]:
         """By block name."""
-        with self._env.begin() as txn:
+        with self._begin_reading() as txn:
             return dict(txn.cursor(db=self._tables["uses"]))
 
     def read_sessions(self) -> dict[bytes, bytes]:
-        with self._env.begin() as txn:
+        with self._begin_reading() as txn:
             return dict(txn.cursor(db=self._tables["sessions"]))
 
     def find(self, names: Iterable[bytes]) -> list[bytes]:
         """Their records, empty for those that aren't there."""
         table = self._tables["blocks"]
-        with self._env.begin() as txn:
+        with self._begin_reading() as txn:
             return [txn.get(name, b"", db=table) for name in names]
 
     def names_after(self, name: bytes, count: int) -> list[bytes]:
         """In the order of names; fewer at the end."""
-        with self._env.begin() as txn:
+        with self._begin_reading() as txn:
             cursor = txn.cursor(db=self._tables["blocks"])
             if not cursor.set_range(name + b"\0"):
                 return []
@@ -165,10 +165,11 @@ class BlockTable:
         """Of those that are there."""
 
         def work(txn: Any) -> None:
-            for name in names:
+            # In the order in which they were used: each a nanosecond after the one before.
+            for place, name in enumerate(names):
                 if txn.get(name, db=self._tables["blocks"]) is not None:
                     record = txn.get(name, b"", db=self._tables["uses"])
-                    txn.put(name, count_use(record, time_ns), db=self._tables["uses"])
+                    txn.put(name, count_use(record, time_ns + place), db=self._tables["uses"])
 
         self._transact(work)
 
@@ -208,16 +209,27 @@ class BlockTable:
         txn.delete(name, db=self._tables["uses"])
         return _read_removed(name, record) if record is not None else []
 
+    def _begin_reading(self) -> Any:
+        """Processes killed while they read, a tool's say, leave their places in the table of readers
+        taken; where these fill it, they are cleared."""
+        try:
+            return self._env.begin()
+        except lmdb.ReadersFullError:
+            self._env.reader_check()
+            return self._env.begin()
+
     def _transact(self, work: Callable[[Any], T]) -> T:
         """Each commit goes through here. It is durable when this returns; whether it is when this raises
         isn't known before the next one.
 
-        LMDB gives the pages freed by one transaction out again only after another one. So where
-        the map is full, one goes by, and `work` is tried once more."""
+        LMDB gives the pages freed by one transaction out again only after another one, and not while somebody
+        reads what was before it, be it a process that was killed. So where the map is full, the dead are
+        cleared away, a transaction goes by, and `work` is tried once more."""
         try:
             with self._env.begin(write=True) as txn:
                 return work(txn)
         except lmdb.MapFullError:
+            self._env.reader_check()
             with self._env.begin(write=True) as txn:
                 txn.put(b"turned", time.time_ns().to_bytes(8), db=self._tables["meta"])
             with self._env.begin(write=True) as txn:

@@ -31,7 +31,7 @@ PIECES_AHEAD = 2
 
 
 class BlockWriter:
-    """For any thread; batches overtake each other except in the index."""
+    """For any thread. Two that write at once keep the device busy while the other's batch is committed."""
 
     def __init__(
         self,
@@ -63,7 +63,8 @@ class BlockWriter:
             for segment in sorted({entry.segment for entry in entries.values()}):
                 fd, _ = self._space.segments.place(segment * self._space.geometry.segment_slots)
                 sync = partial(self._space.files.sync, fd)
-                self._threads.start(IoKind.WRITE, sync).wait(_pass)
+                # Not among the writes: those of another batch go on meanwhile.
+                self._threads.start(IoKind.INDEX, sync).wait(_pass)
         except BaseException:
             self._space.give(slot for slot in slots if slot not in late)
             raise
@@ -170,6 +171,7 @@ def _make_entry(
         checksum=checksum_of(name, shares),
         writer=key.writer,
         created_ns=time.time_ns(),
+        owner=key.owner,
     )
 
 

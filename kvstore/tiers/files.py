@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
-__all__ = ["ALIGNMENT", "DirectFiles", "Files"]
+__all__ = ["ALIGNMENT", "DirectFiles", "Files", "sync_folder"]
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ class DirectFiles:
                 os.ftruncate(fd, size_bytes)
             os.posix_fallocate(fd, 0, size_bytes)
             os.fsync(fd)
-            _sync_folder(path.parent)
+            sync_folder(path.parent)
         except OSError:
             if is_new:
                 path.unlink(missing_ok=True)
@@ -97,7 +97,7 @@ class DirectFiles:
 
     def remove(self, path: Path) -> None:
         path.unlink()
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
 
     def close(self, fd: int) -> None:
         os.close(fd)
@@ -153,7 +153,7 @@ def _stop_direct(fd: int) -> bool:
     return True
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """A file's name is durable only after this."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

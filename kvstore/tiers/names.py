@@ -49,6 +49,7 @@ class Names:
         self._lock = threading.Lock()
         self._rows: list[NameRow] = []
         self._by_name: dict[tuple[NameKind, bytes], NameRow] = {}
+        self._names: dict[tuple[NameKind, int], bytes] = {}
         self._sizes: dict[NamespaceId, dict[str, int]] = {}
         self._ids: dict[NameKind, set[int]] = {kind: set() for kind in NameKind}
         self._id_last = dict.fromkeys(NameKind, 0)
@@ -82,6 +83,26 @@ class Names:
 
     def writer_id(self, engine: str, build: str) -> WriterId:
         return WriterId(self._find_or_add(NameKind.WRITER, f"{engine}\0{build}".encode()))
+
+    def name_of(self, kind: NameKind, id_: int) -> bytes:
+        """Empty where none is known: a row on disk may be lost, and what bears its id be there still."""
+        with self._lock:
+            return self._names.get((kind, id_), b"")
+
+    def find_namespace(self, fingerprint: bytes) -> NamespaceId | None:
+        with self._lock:
+            row = self._by_name.get((NameKind.NAMESPACE, fingerprint))
+        return NamespaceId(row.id) if row is not None else None
+
+    def writers_of(self, engine: str) -> tuple[WriterId, ...]:
+        """All builds of an engine."""
+        prefix = f"{engine}\0".encode()
+        with self._lock:
+            return tuple(
+                WriterId(row.id)
+                for row in self._rows
+                if row.kind is NameKind.WRITER and row.name.startswith(prefix)
+            )
 
     def namespaces_of_size(self, block_bytes_all_ranks: int) -> frozenset[NamespaceId]:
         """Those whose blocks have so many bytes, all ranks together."""
@@ -124,6 +145,7 @@ class Names:
         self._ids[row.kind].add(row.id)
         self._rows.append(row)
         self._by_name[row.kind, row.name] = row
+        self._names[row.kind, row.id] = row.name
         self._id_last[row.kind] = max(self._id_last[row.kind], row.id)
 
 

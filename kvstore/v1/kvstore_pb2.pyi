@@ -113,6 +113,34 @@ turns of a chat there is no sequence: the turn was freed with SESSION.)
 """
 Global___Activity: _TypeAlias = Activity  # noqa: Y015
 
+class _Urgency:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _UrgencyEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Urgency.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    URGENCY_UNSPECIFIED: _Urgency.ValueType  # 0
+    URGENCY_ASKED: _Urgency.ValueType  # 1
+    """A load that an engine has asked for."""
+    URGENCY_NEEDED: _Urgency.ValueType  # 2
+    """A copy down that an allocation waits for."""
+    URGENCY_PREFETCH: _Urgency.ValueType  # 3
+    URGENCY_BACKGROUND: _Urgency.ValueType  # 4
+    """Copies down before they are needed."""
+
+class Urgency(_Urgency, metaclass=_UrgencyEnumTypeWrapper):
+    """Which of those that wait for a link goes first."""
+
+URGENCY_UNSPECIFIED: Urgency.ValueType  # 0
+URGENCY_ASKED: Urgency.ValueType  # 1
+"""A load that an engine has asked for."""
+URGENCY_NEEDED: Urgency.ValueType  # 2
+"""A copy down that an allocation waits for."""
+URGENCY_PREFETCH: Urgency.ValueType  # 3
+URGENCY_BACKGROUND: Urgency.ValueType  # 4
+"""Copies down before they are needed."""
+Global___Urgency: _TypeAlias = Urgency  # noqa: Y015
+
 class _Pressure:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -239,12 +267,41 @@ class Sequence(_message.Message):
     for token_count and reports what was still there.
     """
 
+    ID_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    ACTIVITY_FIELD_NUMBER: _builtins.int
+    TOKEN_COUNT_FIELD_NUMBER: _builtins.int
+    VALID_TOKENS_FIELD_NUMBER: _builtins.int
+    BLOCK_TABLE_FIELD_NUMBER: _builtins.int
+    SESSION_FIELD_NUMBER: _builtins.int
+    id: _builtins.int
+    state: Global___Sequence.State.ValueType
+    activity: Global___Activity.ValueType
+    token_count: _builtins.int
+    valid_tokens: _builtins.int
+    """Leading tokens whose KV is in some tier, or on its way between two, as far as the
+    store was told: of a running sequence, what it has committed.
+    """
+    session: _builtins.str
+    """The chat session that the sequence is a turn of; may be empty."""
+    @_builtins.property
+    def block_table(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """GPU frames in token order; only while RESIDENT."""
+
     def __init__(
         self,
+        *,
+        id: _builtins.int = ...,
+        state: Global___Sequence.State.ValueType = ...,
+        activity: Global___Activity.ValueType = ...,
+        token_count: _builtins.int = ...,
+        valid_tokens: _builtins.int = ...,
+        block_table: _abc.Iterable[_builtins.int] | None = ...,
+        session: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["activity", b"activity", "block_table", b"block_table", "id", b"id", "session", b"session", "state", b"state", "token_count", b"token_count", "valid_tokens", b"valid_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -752,7 +809,8 @@ class AllocateRequest(_message.Message):
       OK, SWAPPING_IN: frames are taken, the cached prefix is on its way;
         SequenceMoved(RESIDENT, valid_tokens) ends it, with fewer if a load failed.
       LATER, DROPPED: want of frames. The store keeps the keys and a place in its
-        queue; a retry names id and token_count alone; Free cancels.
+        queue; a retry names id and token_count alone; Free cancels. While the store
+        drains, a sequence that never had frames is answered so too, with frames_short 0.
       LATER, any other state: a resident sequence that could not grow, or one that
         has to be swapped in first.
     """
@@ -1427,15 +1485,240 @@ class LookupResponse(_message.Message):
 Global___LookupResponse: _TypeAlias = LookupResponse  # noqa: Y015
 
 @_typing.final
-class EventBatch(_message.Message):
+class PrefetchRequest(_message.Message):
+    """Of a prompt, named by the keys of its full blocks, or of the chain that a chat
+    session's last turn has left: the leading blocks that are cached.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BLOCK_KEYS_FIELD_NUMBER: _builtins.int
+    SESSION_FIELD_NUMBER: _builtins.int
+    TARGET_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
+    ENGINE_FIELD_NUMBER: _builtins.int
+    session: _builtins.str
+    target: Global___Tier.ValueType
+    """CPU, if unset, or GPU."""
+    tenant: _builtins.str
+    engine: _builtins.str
+    """Whose namespace is meant."""
+    @_builtins.property
+    def block_keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
+    def __init__(
+        self,
+        *,
+        block_keys: _abc.Iterable[_builtins.bytes] | None = ...,
+        session: _builtins.str = ...,
+        target: Global___Tier.ValueType = ...,
+        tenant: _builtins.str = ...,
+        engine: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_keys", b"block_keys", "engine", b"engine", "session", b"session", "target", b"target", "tenant", b"tenant"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PrefetchRequest: _TypeAlias = PrefetchRequest  # noqa: Y015
+
+@_typing.final
+class PrefetchResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BLOCKS_STARTED_FIELD_NUMBER: _builtins.int
+    blocks_started: _builtins.int
+    """Blocks that are under way, or wait for their turn."""
+    def __init__(
+        self,
+        *,
+        blocks_started: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks_started", b"blocks_started"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PrefetchResponse: _TypeAlias = PrefetchResponse  # noqa: Y015
+
+@_typing.final
+class RetainRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BLOCK_KEYS_FIELD_NUMBER: _builtins.int
+    SESSION_FIELD_NUMBER: _builtins.int
+    PRIORITY_FIELD_NUMBER: _builtins.int
+    TTL_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
+    ENGINE_FIELD_NUMBER: _builtins.int
+    session: _builtins.str
+    priority: _builtins.int
+    tenant: _builtins.str
+    engine: _builtins.str
+    """Whose namespace is meant."""
+    @_builtins.property
+    def block_keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
+    @_builtins.property
+    def ttl(self) -> _duration_pb2.Duration:
+        """Above zero, at most a week."""
+
+    def __init__(
+        self,
+        *,
+        block_keys: _abc.Iterable[_builtins.bytes] | None = ...,
+        session: _builtins.str = ...,
+        priority: _builtins.int = ...,
+        ttl: _duration_pb2.Duration | None = ...,
+        tenant: _builtins.str = ...,
+        engine: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ttl", b"ttl"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_keys", b"block_keys", "engine", b"engine", "priority", b"priority", "session", b"session", "tenant", b"tenant", "ttl", b"ttl"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RetainRequest: _TypeAlias = RetainRequest  # noqa: Y015
+
+@_typing.final
+class RetainResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BYTES_RETAINED_FIELD_NUMBER: _builtins.int
+    BLOCKS_RETAINED_FIELD_NUMBER: _builtins.int
+    bytes_retained: _builtins.int
+    """Of the leading blocks that are retained now: all that are cached, or as many as
+    the tenant's budget has room for.
+    """
+    blocks_retained: _builtins.int
+    def __init__(
+        self,
+        *,
+        bytes_retained: _builtins.int = ...,
+        blocks_retained: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks_retained", b"blocks_retained", "bytes_retained", b"bytes_retained"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RetainResponse: _TypeAlias = RetainResponse  # noqa: Y015
+
+@_typing.final
+class ForgetRequest(_message.Message):
+    """All that is named must hold of a block; at least one of the first four is."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    ENGINE_FIELD_NUMBER: _builtins.int
+    WHOLE_CHAIN_FIELD_NUMBER: _builtins.int
+    WAIT_FIELD_NUMBER: _builtins.int
+    session: _builtins.str
+    """Of a session, the blocks that nobody else has used."""
+    tenant: _builtins.str
+    """Without a session all of a tenant. With one, whose it is; empty: the default tenant's."""
+    namespace: _builtins.str
+    """A layout's fingerprint, in hexadecimal digits."""
+    engine: _builtins.str
+    """All that this engine wrote, and what hangs on it. Not with a session."""
+    whole_chain: _builtins.bool
+    """Of a session also the blocks that others use, with all that hangs on them."""
+    @_builtins.property
+    def wait(self) -> _duration_pb2.Duration:
+        """Waits at most so long, and no longer than a minute, until it is done."""
+
+    def __init__(
+        self,
+        *,
+        session: _builtins.str = ...,
+        tenant: _builtins.str = ...,
+        namespace: _builtins.str = ...,
+        engine: _builtins.str = ...,
+        whole_chain: _builtins.bool = ...,
+        wait: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["wait", b"wait"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["engine", b"engine", "namespace", b"namespace", "session", b"session", "tenant", b"tenant", "wait", b"wait", "whole_chain", b"whole_chain"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ForgetRequest: _TypeAlias = ForgetRequest  # noqa: Y015
+
+@_typing.final
+class ForgetResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BLOCKS_FORGOTTEN_FIELD_NUMBER: _builtins.int
+    DONE_FIELD_NUMBER: _builtins.int
+    blocks_forgotten: _builtins.int
+    """So far."""
+    done: _builtins.bool
+    """Whether all is, durably. If not, the service goes on by itself."""
+    def __init__(
+        self,
+        *,
+        blocks_forgotten: _builtins.int = ...,
+        done: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks_forgotten", b"blocks_forgotten", "done", b"done"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ForgetResponse: _TypeAlias = ForgetResponse  # noqa: Y015
+
+@_typing.final
+class WatchEventsRequest(_message.Message):
     """------------------------------------------------------------------- events"""
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    ENGINE_FIELD_NUMBER: _builtins.int
+    START_REVISION_FIELD_NUMBER: _builtins.int
+    STORE_EPOCH_FIELD_NUMBER: _builtins.int
+    engine: _builtins.str
+    """Empty: all engines. With an engine's name: its sequences, its end, and pressure; not
+    the blocks, which are nobody's. It renews that engine's lease once.
+    """
+    start_revision: _builtins.int
+    """The first revision to be told. Zero: from now."""
+    store_epoch: _builtins.int
+    """The epoch of the store that start_revision was counted in; zero: not looked at.
+    Revisions begin anew with each start of the store.
+    """
+    def __init__(
+        self,
+        *,
+        engine: _builtins.str = ...,
+        start_revision: _builtins.int = ...,
+        store_epoch: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["engine", b"engine", "start_revision", b"start_revision", "store_epoch", b"store_epoch"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchEventsRequest: _TypeAlias = WatchEventsRequest  # noqa: Y015
+
+@_typing.final
+class EventBatch(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
     REVISION_FIELD_NUMBER: _builtins.int
     EVENTS_FIELD_NUMBER: _builtins.int
+    STORE_EPOCH_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     """Revision of the last event; with no events, proof that none was missed."""
+    store_epoch: _builtins.int
+    """In WatchEvents only."""
     @_builtins.property
     def events(self) -> _containers.RepeatedCompositeFieldContainer[Global___Event]: ...
     def __init__(
@@ -1443,10 +1726,11 @@ class EventBatch(_message.Message):
         *,
         revision: _builtins.int = ...,
         events: _abc.Iterable[Global___Event] | None = ...,
+        store_epoch: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["events", b"events", "revision", b"revision"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["events", b"events", "revision", b"revision", "store_epoch", b"store_epoch"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1458,10 +1742,21 @@ class Event(_message.Message):
 
     REVISION_FIELD_NUMBER: _builtins.int
     SEQUENCE_MOVED_FIELD_NUMBER: _builtins.int
+    BLOCKS_STORED_FIELD_NUMBER: _builtins.int
+    BLOCKS_REMOVED_FIELD_NUMBER: _builtins.int
+    ENGINE_EXPIRED_FIELD_NUMBER: _builtins.int
     PRESSURE_CHANGED_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     @_builtins.property
     def sequence_moved(self) -> Global___SequenceMoved: ...
+    @_builtins.property
+    def blocks_stored(self) -> Global___BlocksStored:
+        """These three in WatchEvents only."""
+
+    @_builtins.property
+    def blocks_removed(self) -> Global___BlocksRemoved: ...
+    @_builtins.property
+    def engine_expired(self) -> Global___EngineExpired: ...
     @_builtins.property
     def pressure_changed(self) -> Global___PressureChanged: ...
     def __init__(
@@ -1469,13 +1764,16 @@ class Event(_message.Message):
         *,
         revision: _builtins.int = ...,
         sequence_moved: Global___SequenceMoved | None = ...,
+        blocks_stored: Global___BlocksStored | None = ...,
+        blocks_removed: Global___BlocksRemoved | None = ...,
+        engine_expired: Global___EngineExpired | None = ...,
         pressure_changed: Global___PressureChanged | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "pressure_changed", b"pressure_changed", "sequence_moved", b"sequence_moved"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["blocks_removed", b"blocks_removed", "blocks_stored", b"blocks_stored", "engine_expired", b"engine_expired", "kind", b"kind", "pressure_changed", b"pressure_changed", "sequence_moved", b"sequence_moved"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "pressure_changed", b"pressure_changed", "revision", b"revision", "sequence_moved", b"sequence_moved"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks_removed", b"blocks_removed", "blocks_stored", b"blocks_stored", "engine_expired", b"engine_expired", "kind", b"kind", "pressure_changed", b"pressure_changed", "revision", b"revision", "sequence_moved", b"sequence_moved"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["sequence_moved", "pressure_changed"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["sequence_moved", "blocks_stored", "blocks_removed", "engine_expired", "pressure_changed"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -1516,6 +1814,92 @@ class SequenceMoved(_message.Message):
 Global___SequenceMoved: _TypeAlias = SequenceMoved  # noqa: Y015
 
 @_typing.final
+class BlocksStored(_message.Message):
+    """Blocks that can be found by their keys, and in this tier, from now on. Whoever applies
+    these and BlocksRemoved in order, from revision 1 on, has the index by tier.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TIER_FIELD_NUMBER: _builtins.int
+    BLOCK_KEYS_FIELD_NUMBER: _builtins.int
+    FINGERPRINT_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
+    tier: Global___Tier.ValueType
+    fingerprint: _builtins.bytes
+    """Whose: the fingerprint of the layout, and the tenant."""
+    tenant: _builtins.str
+    @_builtins.property
+    def block_keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """At most 4096."""
+
+    def __init__(
+        self,
+        *,
+        tier: Global___Tier.ValueType = ...,
+        block_keys: _abc.Iterable[_builtins.bytes] | None = ...,
+        fingerprint: _builtins.bytes = ...,
+        tenant: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_keys", b"block_keys", "fingerprint", b"fingerprint", "tenant", b"tenant", "tier", b"tier"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BlocksStored: _TypeAlias = BlocksStored  # noqa: Y015
+
+@_typing.final
+class BlocksRemoved(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TIER_FIELD_NUMBER: _builtins.int
+    BLOCK_KEYS_FIELD_NUMBER: _builtins.int
+    FINGERPRINT_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
+    tier: Global___Tier.ValueType
+    fingerprint: _builtins.bytes
+    tenant: _builtins.str
+    @_builtins.property
+    def block_keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
+    def __init__(
+        self,
+        *,
+        tier: Global___Tier.ValueType = ...,
+        block_keys: _abc.Iterable[_builtins.bytes] | None = ...,
+        fingerprint: _builtins.bytes = ...,
+        tenant: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_keys", b"block_keys", "fingerprint", b"fingerprint", "tenant", b"tenant", "tier", b"tier"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BlocksRemoved: _TypeAlias = BlocksRemoved  # noqa: Y015
+
+@_typing.final
+class EngineExpired(_message.Message):
+    """Its lease has run out, or its last tether has closed without a Detach."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENGINE_FIELD_NUMBER: _builtins.int
+    engine: _builtins.str
+    def __init__(
+        self,
+        *,
+        engine: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["engine", b"engine"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EngineExpired: _TypeAlias = EngineExpired  # noqa: Y015
+
+@_typing.final
 class PressureChanged(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1539,7 +1923,7 @@ Global___PressureChanged: _TypeAlias = PressureChanged  # noqa: Y015
 
 @_typing.final
 class GetUsageRequest(_message.Message):
-    """-------------------------------------------------------------- observation"""
+    """------------------------------------------------- observation and operation"""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1570,6 +1954,9 @@ class Usage(_message.Message):
     PREFIX_FIELD_NUMBER: _builtins.int
     LINKS_FIELD_NUMBER: _builtins.int
     STEPS_FIELD_NUMBER: _builtins.int
+    DRAINING_FIELD_NUMBER: _builtins.int
+    SESSIONS_FIELD_NUMBER: _builtins.int
+    SESSION_KEYS_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     store_epoch: _builtins.int
     build: _builtins.str
@@ -1579,6 +1966,11 @@ class Usage(_message.Message):
     has attached yet.
     """
     block_bytes: _builtins.int
+    draining: _builtins.bool
+    """No new work is taken (Drain)."""
+    sessions: _builtins.int
+    """Sessions that a next turn can go on from, and the block keys that they name."""
+    session_keys: _builtins.int
     @_builtins.property
     def tiers(self) -> _containers.RepeatedCompositeFieldContainer[Global___TierUsage]: ...
     @_builtins.property
@@ -1610,14 +2002,95 @@ class Usage(_message.Message):
         prefix: Global___PrefixUsage | None = ...,
         links: _abc.Iterable[Global___LinkUsage] | None = ...,
         steps: Global___StepUsage | None = ...,
+        draining: _builtins.bool = ...,
+        sessions: _builtins.int = ...,
+        session_keys: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["prefix", b"prefix", "sequences", b"sequences", "start_time", b"start_time", "steps", b"steps"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_bytes", b"block_bytes", "block_tokens", b"block_tokens", "build", b"build", "engines", b"engines", "links", b"links", "prefix", b"prefix", "revision", b"revision", "sequences", b"sequences", "start_time", b"start_time", "steps", b"steps", "store_epoch", b"store_epoch", "tiers", b"tiers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_bytes", b"block_bytes", "block_tokens", b"block_tokens", "build", b"build", "draining", b"draining", "engines", b"engines", "links", b"links", "prefix", b"prefix", "revision", b"revision", "sequences", b"sequences", "session_keys", b"session_keys", "sessions", b"sessions", "start_time", b"start_time", "steps", b"steps", "store_epoch", b"store_epoch", "tiers", b"tiers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Usage: _TypeAlias = Usage  # noqa: Y015
+
+@_typing.final
+class GetSequenceRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENGINE_FIELD_NUMBER: _builtins.int
+    SEQUENCE_FIELD_NUMBER: _builtins.int
+    engine: _builtins.str
+    sequence: _builtins.int
+    def __init__(
+        self,
+        *,
+        engine: _builtins.str = ...,
+        sequence: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["engine", b"engine", "sequence", b"sequence"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetSequenceRequest: _TypeAlias = GetSequenceRequest  # noqa: Y015
+
+@_typing.final
+class DrainRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TIMEOUT_FIELD_NUMBER: _builtins.int
+    CANCEL_FIELD_NUMBER: _builtins.int
+    STOP_FIELD_NUMBER: _builtins.int
+    cancel: _builtins.bool
+    """Takes new work again instead. What is on its way to disk goes on."""
+    stop: _builtins.bool
+    """Stops the service afterwards, as SIGTERM does."""
+    @_builtins.property
+    def timeout(self) -> _duration_pb2.Duration:
+        """At most an hour; unset: a minute. The caller's deadline has to be later."""
+
+    def __init__(
+        self,
+        *,
+        timeout: _duration_pb2.Duration | None = ...,
+        cancel: _builtins.bool = ...,
+        stop: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["timeout", b"timeout"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancel", b"cancel", "stop", b"stop", "timeout", b"timeout"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DrainRequest: _TypeAlias = DrainRequest  # noqa: Y015
+
+@_typing.final
+class DrainResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BLOCKS_WRITTEN_FIELD_NUMBER: _builtins.int
+    BLOCKS_LEFT_FIELD_NUMBER: _builtins.int
+    blocks_written: _builtins.int
+    """During this call."""
+    blocks_left: _builtins.int
+    """Blocks that can be found and have no copy on disk: what a restart now would lose. Not
+    0 where the time was not enough, the disk fails or is full, or there is none.
+    """
+    def __init__(
+        self,
+        *,
+        blocks_written: _builtins.int = ...,
+        blocks_left: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks_left", b"blocks_left", "blocks_written", b"blocks_written"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DrainResponse: _TypeAlias = DrainResponse  # noqa: Y015
 
 @_typing.final
 class TierUsage(_message.Message):
@@ -1644,6 +2117,9 @@ class TierUsage(_message.Message):
     READ_ERRORS_FIELD_NUMBER: _builtins.int
     WRITE_ERRORS_FIELD_NUMBER: _builtins.int
     DELETE_ERRORS_FIELD_NUMBER: _builtins.int
+    LATE_READS_FIELD_NUMBER: _builtins.int
+    FRAMES_LATE_FIELD_NUMBER: _builtins.int
+    BLOCKS_SHED_FIELD_NUMBER: _builtins.int
     tier: Global___Tier.ValueType
     frames_total: _builtins.int
     frames_free: _builtins.int
@@ -1678,6 +2154,14 @@ class TierUsage(_message.Message):
     read_errors: _builtins.int
     write_errors: _builtins.int
     delete_errors: _builtins.int
+    late_reads: _builtins.int
+    """Of the read errors, those that had not returned at their deadline."""
+    frames_late: _builtins.int
+    """Frames that nobody can have: a read that was late may still fill them."""
+    blocks_shed: _builtins.int
+    """Blocks that were not brought here though it was wished for, for want of room or time;
+    of the disk also those that were forgotten before they came there.
+    """
     def __init__(
         self,
         *,
@@ -1702,10 +2186,13 @@ class TierUsage(_message.Message):
         read_errors: _builtins.int = ...,
         write_errors: _builtins.int = ...,
         delete_errors: _builtins.int = ...,
+        late_reads: _builtins.int = ...,
+        frames_late: _builtins.int = ...,
+        blocks_shed: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bad_entries", b"bad_entries", "blocks_evicted", b"blocks_evicted", "blocks_failed", b"blocks_failed", "blocks_moved_in", b"blocks_moved_in", "bytes_total", b"bytes_total", "bytes_used", b"bytes_used", "degraded", b"degraded", "degraded_reason", b"degraded_reason", "delete_errors", b"delete_errors", "frames_cached", b"frames_cached", "frames_free", b"frames_free", "frames_idle", b"frames_idle", "frames_limbo", b"frames_limbo", "frames_pinned", b"frames_pinned", "frames_quarantined", b"frames_quarantined", "frames_total", b"frames_total", "frames_used", b"frames_used", "pressure", b"pressure", "read_errors", b"read_errors", "tier", b"tier", "write_errors", b"write_errors"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bad_entries", b"bad_entries", "blocks_evicted", b"blocks_evicted", "blocks_failed", b"blocks_failed", "blocks_moved_in", b"blocks_moved_in", "blocks_shed", b"blocks_shed", "bytes_total", b"bytes_total", "bytes_used", b"bytes_used", "degraded", b"degraded", "degraded_reason", b"degraded_reason", "delete_errors", b"delete_errors", "frames_cached", b"frames_cached", "frames_free", b"frames_free", "frames_idle", b"frames_idle", "frames_late", b"frames_late", "frames_limbo", b"frames_limbo", "frames_pinned", b"frames_pinned", "frames_quarantined", b"frames_quarantined", "frames_total", b"frames_total", "frames_used", b"frames_used", "late_reads", b"late_reads", "pressure", b"pressure", "read_errors", b"read_errors", "tier", b"tier", "write_errors", b"write_errors"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1820,6 +2307,7 @@ class LinkUsage(_message.Message):
     BYTES_MOVED_FIELD_NUMBER: _builtins.int
     BLOCKS_UNDER_WAY_FIELD_NUMBER: _builtins.int
     SECONDS_FIELD_NUMBER: _builtins.int
+    LANES_FIELD_NUMBER: _builtins.int
     TRANSFERS_QUEUED_FIELD_NUMBER: _builtins.int
     BYTES_IN_FLIGHT_FIELD_NUMBER: _builtins.int
     WAIT_SECONDS_FIELD_NUMBER: _builtins.int
@@ -1847,6 +2335,10 @@ class LinkUsage(_message.Message):
     """
     busy_seconds: _builtins.float
     @_builtins.property
+    def lanes(self) -> _containers.RepeatedCompositeFieldContainer[Global___LaneUsage]:
+        """What waits in the store for its turn, by urgency."""
+
+    @_builtins.property
     def limit(self) -> Global___RateLimit: ...
     @_builtins.property
     def rate(self) -> Global___LinkRate: ...
@@ -1862,6 +2354,7 @@ class LinkUsage(_message.Message):
         bytes_moved: _builtins.int = ...,
         blocks_under_way: _builtins.int = ...,
         seconds: _builtins.float = ...,
+        lanes: _abc.Iterable[Global___LaneUsage] | None = ...,
         transfers_queued: _builtins.int = ...,
         bytes_in_flight: _builtins.int = ...,
         wait_seconds: _builtins.float = ...,
@@ -1871,11 +2364,36 @@ class LinkUsage(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["limit", b"limit", "rate", b"rate"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks_failed", b"blocks_failed", "blocks_moved", b"blocks_moved", "blocks_started", b"blocks_started", "blocks_under_way", b"blocks_under_way", "busy_seconds", b"busy_seconds", "bytes_in_flight", b"bytes_in_flight", "bytes_moved", b"bytes_moved", "limit", b"limit", "rate", b"rate", "seconds", b"seconds", "source", b"source", "target", b"target", "transfers", b"transfers", "transfers_queued", b"transfers_queued", "wait_seconds", b"wait_seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks_failed", b"blocks_failed", "blocks_moved", b"blocks_moved", "blocks_started", b"blocks_started", "blocks_under_way", b"blocks_under_way", "busy_seconds", b"busy_seconds", "bytes_in_flight", b"bytes_in_flight", "bytes_moved", b"bytes_moved", "lanes", b"lanes", "limit", b"limit", "rate", b"rate", "seconds", b"seconds", "source", b"source", "target", b"target", "transfers", b"transfers", "transfers_queued", b"transfers_queued", "wait_seconds", b"wait_seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___LinkUsage: _TypeAlias = LinkUsage  # noqa: Y015
+
+@_typing.final
+class LaneUsage(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    URGENCY_FIELD_NUMBER: _builtins.int
+    BLOCKS_WAITING_FIELD_NUMBER: _builtins.int
+    TRANSFERS_UNDER_WAY_FIELD_NUMBER: _builtins.int
+    urgency: Global___Urgency.ValueType
+    blocks_waiting: _builtins.int
+    transfers_under_way: _builtins.int
+    def __init__(
+        self,
+        *,
+        urgency: Global___Urgency.ValueType = ...,
+        blocks_waiting: _builtins.int = ...,
+        transfers_under_way: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks_waiting", b"blocks_waiting", "transfers_under_way", b"transfers_under_way", "urgency", b"urgency"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LaneUsage: _TypeAlias = LaneUsage  # noqa: Y015
 
 @_typing.final
 class LinkRate(_message.Message):

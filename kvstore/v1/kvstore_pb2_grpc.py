@@ -90,10 +90,40 @@ class KVStoreStub:
                 request_serializer=kvstore_dot_v1_dot_kvstore__pb2.LookupRequest.SerializeToString,
                 response_deserializer=kvstore_dot_v1_dot_kvstore__pb2.LookupResponse.FromString,
                 _registered_method=True)
+        self.Prefetch = channel.unary_unary(
+                '/kvstore.v1.KVStore/Prefetch',
+                request_serializer=kvstore_dot_v1_dot_kvstore__pb2.PrefetchRequest.SerializeToString,
+                response_deserializer=kvstore_dot_v1_dot_kvstore__pb2.PrefetchResponse.FromString,
+                _registered_method=True)
+        self.Retain = channel.unary_unary(
+                '/kvstore.v1.KVStore/Retain',
+                request_serializer=kvstore_dot_v1_dot_kvstore__pb2.RetainRequest.SerializeToString,
+                response_deserializer=kvstore_dot_v1_dot_kvstore__pb2.RetainResponse.FromString,
+                _registered_method=True)
+        self.Forget = channel.unary_unary(
+                '/kvstore.v1.KVStore/Forget',
+                request_serializer=kvstore_dot_v1_dot_kvstore__pb2.ForgetRequest.SerializeToString,
+                response_deserializer=kvstore_dot_v1_dot_kvstore__pb2.ForgetResponse.FromString,
+                _registered_method=True)
         self.GetUsage = channel.unary_unary(
                 '/kvstore.v1.KVStore/GetUsage',
                 request_serializer=kvstore_dot_v1_dot_kvstore__pb2.GetUsageRequest.SerializeToString,
                 response_deserializer=kvstore_dot_v1_dot_kvstore__pb2.Usage.FromString,
+                _registered_method=True)
+        self.GetSequence = channel.unary_unary(
+                '/kvstore.v1.KVStore/GetSequence',
+                request_serializer=kvstore_dot_v1_dot_kvstore__pb2.GetSequenceRequest.SerializeToString,
+                response_deserializer=kvstore_dot_v1_dot_kvstore__pb2.Sequence.FromString,
+                _registered_method=True)
+        self.WatchEvents = channel.unary_stream(
+                '/kvstore.v1.KVStore/WatchEvents',
+                request_serializer=kvstore_dot_v1_dot_kvstore__pb2.WatchEventsRequest.SerializeToString,
+                response_deserializer=kvstore_dot_v1_dot_kvstore__pb2.EventBatch.FromString,
+                _registered_method=True)
+        self.Drain = channel.unary_unary(
+                '/kvstore.v1.KVStore/Drain',
+                request_serializer=kvstore_dot_v1_dot_kvstore__pb2.DrainRequest.SerializeToString,
+                response_deserializer=kvstore_dot_v1_dot_kvstore__pb2.DrainResponse.FromString,
                 _registered_method=True)
         self.UpdateLimits = channel.unary_unary(
                 '/kvstore.v1.KVStore/UpdateLimits',
@@ -109,7 +139,7 @@ class KVStoreServicer:
     def Attach(self, request, context):
         """Attaches an engine and names the pools to map. Idempotent by `request_id`.
         The first Attach makes the pools, for its layout; later ones must agree with it.
-        Errors: FAILED_PRECONDITION LAYOUT_MISMATCH, RESOURCE_EXHAUSTED TOO_MANY_ENGINES |
+        Errors: FAILED_PRECONDITION LAYOUT_MISMATCH | DRAINING, RESOURCE_EXHAUSTED TOO_MANY_ENGINES |
         POOL_QUARANTINED | POOL_UNAVAILABLE, INVALID_ARGUMENT FIELD_INVALID.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -138,7 +168,7 @@ class KVStoreServicer:
 
         Applies the operations of one engine step as one transaction, kind by kind:
         commit, fork (references), free, settle what completed_step releases,
-        update_activity, end_session, swap OUT, allocate (and the copies that forks
+        update_activity, end_session, swap OUT, grow, allocate (and the copies that forks
         need), swap IN; within a kind in the order given, but where frames are short those
         who grow come before those who return, and these before new ones. So a turn can be
         committed and freed, a beam forked and its loser freed, in one step.
@@ -207,9 +237,72 @@ class KVStoreServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def GetUsage(self, request, context):
-        """--- Observation. ---
+    def Prefetch(self, request, context):
+        """Starts to bring the cached blocks of a prompt, or of a chat session, up to a tier.
+        Returns at once. It takes room from nobody who runs, goes behind all that is asked
+        for, and is let go where there is no room. An Allocate of such a block meanwhile
+        waits for the same transfer.
+        Errors: NOT_FOUND ENGINE_EXPIRED, INVALID_ARGUMENT FIELD_INVALID, PERMISSION_DENIED TENANT.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
 
+    def Retain(self, request, context):
+        """Keeps the cached blocks of a prompt, or of a chat session, longer: they are evicted
+        after all others, lower priority first. A bias with a time limit, which each hit
+        renews, within a budget a tenant; never a hard pin, and its end deletes nothing.
+        Errors: as for Prefetch.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Forget(self, request, context):
+        """Forgets what a chat session, a tenant, a namespace or an engine has left, in every
+        tier, disk included. From the call on nobody finds it. Blocks that sequences use
+        keep their frames, and those sequences publish nothing behind them any more. Done is
+        it when all is off the disk, durably; asked again it goes on with what is left.
+        Errors: INVALID_ARGUMENT FIELD_INVALID, PERMISSION_DENIED TENANT, FAILED_PRECONDITION
+        STORE_NOT_MADE (no engine has attached since the start), RESOURCE_EXHAUSTED
+        TOO_MANY_FORGETS.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetUsage(self, request, context):
+        """--- Observation and operation. ---
+
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetSequence(self, request, context):
+        """How one sequence stands. Errors: NOT_FOUND ENGINE_EXPIRED | SEQUENCE_UNKNOWN.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WatchEvents(self, request, context):
+        """Streams events from `start_revision` on, without a gap; a batch without events comes
+        first and says where that is. The store keeps a bounded number of events for all who
+        watch, so one that is too slow is told and ended.
+        Errors: OUT_OF_RANGE REVISION_COMPACTED (read GetUsage, then watch from now), NOT_FOUND
+        ENGINE_EXPIRED, RESOURCE_EXHAUSTED (too many watch), UNAVAILABLE: the store is about
+        to stop.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Drain(self, request, context):
+        """Writes what is worth keeping to disk and refuses new work: before a restart. Attach
+        is refused (DRAINING), a new sequence is answered LATER with frames_short 0; what runs
+        goes on. Answers when all is written, when no more can be, or when the time is over.
+        Idempotent: asked again it writes what has come since.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -285,10 +378,40 @@ def add_KVStoreServicer_to_server(servicer, server):
                     request_deserializer=kvstore_dot_v1_dot_kvstore__pb2.LookupRequest.FromString,
                     response_serializer=kvstore_dot_v1_dot_kvstore__pb2.LookupResponse.SerializeToString,
             ),
+            'Prefetch': grpc.unary_unary_rpc_method_handler(
+                    servicer.Prefetch,
+                    request_deserializer=kvstore_dot_v1_dot_kvstore__pb2.PrefetchRequest.FromString,
+                    response_serializer=kvstore_dot_v1_dot_kvstore__pb2.PrefetchResponse.SerializeToString,
+            ),
+            'Retain': grpc.unary_unary_rpc_method_handler(
+                    servicer.Retain,
+                    request_deserializer=kvstore_dot_v1_dot_kvstore__pb2.RetainRequest.FromString,
+                    response_serializer=kvstore_dot_v1_dot_kvstore__pb2.RetainResponse.SerializeToString,
+            ),
+            'Forget': grpc.unary_unary_rpc_method_handler(
+                    servicer.Forget,
+                    request_deserializer=kvstore_dot_v1_dot_kvstore__pb2.ForgetRequest.FromString,
+                    response_serializer=kvstore_dot_v1_dot_kvstore__pb2.ForgetResponse.SerializeToString,
+            ),
             'GetUsage': grpc.unary_unary_rpc_method_handler(
                     servicer.GetUsage,
                     request_deserializer=kvstore_dot_v1_dot_kvstore__pb2.GetUsageRequest.FromString,
                     response_serializer=kvstore_dot_v1_dot_kvstore__pb2.Usage.SerializeToString,
+            ),
+            'GetSequence': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetSequence,
+                    request_deserializer=kvstore_dot_v1_dot_kvstore__pb2.GetSequenceRequest.FromString,
+                    response_serializer=kvstore_dot_v1_dot_kvstore__pb2.Sequence.SerializeToString,
+            ),
+            'WatchEvents': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchEvents,
+                    request_deserializer=kvstore_dot_v1_dot_kvstore__pb2.WatchEventsRequest.FromString,
+                    response_serializer=kvstore_dot_v1_dot_kvstore__pb2.EventBatch.SerializeToString,
+            ),
+            'Drain': grpc.unary_unary_rpc_method_handler(
+                    servicer.Drain,
+                    request_deserializer=kvstore_dot_v1_dot_kvstore__pb2.DrainRequest.FromString,
+                    response_serializer=kvstore_dot_v1_dot_kvstore__pb2.DrainResponse.SerializeToString,
             ),
             'UpdateLimits': grpc.unary_unary_rpc_method_handler(
                     servicer.UpdateLimits,
@@ -605,6 +728,87 @@ class KVStore:
             _registered_method=True)
 
     @staticmethod
+    def Prefetch(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/kvstore.v1.KVStore/Prefetch',
+            kvstore_dot_v1_dot_kvstore__pb2.PrefetchRequest.SerializeToString,
+            kvstore_dot_v1_dot_kvstore__pb2.PrefetchResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Retain(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/kvstore.v1.KVStore/Retain',
+            kvstore_dot_v1_dot_kvstore__pb2.RetainRequest.SerializeToString,
+            kvstore_dot_v1_dot_kvstore__pb2.RetainResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Forget(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/kvstore.v1.KVStore/Forget',
+            kvstore_dot_v1_dot_kvstore__pb2.ForgetRequest.SerializeToString,
+            kvstore_dot_v1_dot_kvstore__pb2.ForgetResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def GetUsage(request,
             target,
             options=(),
@@ -621,6 +825,87 @@ class KVStore:
             '/kvstore.v1.KVStore/GetUsage',
             kvstore_dot_v1_dot_kvstore__pb2.GetUsageRequest.SerializeToString,
             kvstore_dot_v1_dot_kvstore__pb2.Usage.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetSequence(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/kvstore.v1.KVStore/GetSequence',
+            kvstore_dot_v1_dot_kvstore__pb2.GetSequenceRequest.SerializeToString,
+            kvstore_dot_v1_dot_kvstore__pb2.Sequence.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchEvents(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/kvstore.v1.KVStore/WatchEvents',
+            kvstore_dot_v1_dot_kvstore__pb2.WatchEventsRequest.SerializeToString,
+            kvstore_dot_v1_dot_kvstore__pb2.EventBatch.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Drain(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/kvstore.v1.KVStore/Drain',
+            kvstore_dot_v1_dot_kvstore__pb2.DrainRequest.SerializeToString,
+            kvstore_dot_v1_dot_kvstore__pb2.DrainResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -52,7 +52,7 @@ class KVStoreStub:
     Attach: _grpc.UnaryUnaryMultiCallable[_kvstore_pb2.AttachRequest, _kvstore_pb2.AttachResponse]
     """Attaches an engine and names the pools to map. Idempotent by `request_id`.
     The first Attach makes the pools, for its layout; later ones must agree with it.
-    Errors: FAILED_PRECONDITION LAYOUT_MISMATCH, RESOURCE_EXHAUSTED TOO_MANY_ENGINES |
+    Errors: FAILED_PRECONDITION LAYOUT_MISMATCH | DRAINING, RESOURCE_EXHAUSTED TOO_MANY_ENGINES |
     POOL_QUARANTINED | POOL_UNAVAILABLE, INVALID_ARGUMENT FIELD_INVALID.
     """
     KeepAlive: _grpc.UnaryUnaryMultiCallable[_kvstore_pb2.KeepAliveRequest, _kvstore_pb2.KeepAliveResponse]
@@ -69,7 +69,7 @@ class KVStoreStub:
 
     Applies the operations of one engine step as one transaction, kind by kind:
     commit, fork (references), free, settle what completed_step releases,
-    update_activity, end_session, swap OUT, allocate (and the copies that forks
+    update_activity, end_session, swap OUT, grow, allocate (and the copies that forks
     need), swap IN; within a kind in the order given, but where frames are short those
     who grow come before those who return, and these before new ones. So a turn can be
     committed and freed, a beam forked and its loser freed, in one step.
@@ -102,8 +102,46 @@ class KVStoreStub:
 
     How much of a prompt is cached, and in which tier. Takes nothing.
     """
+    Prefetch: _grpc.UnaryUnaryMultiCallable[_kvstore_pb2.PrefetchRequest, _kvstore_pb2.PrefetchResponse]
+    """Starts to bring the cached blocks of a prompt, or of a chat session, up to a tier.
+    Returns at once. It takes room from nobody who runs, goes behind all that is asked
+    for, and is let go where there is no room. An Allocate of such a block meanwhile
+    waits for the same transfer.
+    Errors: NOT_FOUND ENGINE_EXPIRED, INVALID_ARGUMENT FIELD_INVALID, PERMISSION_DENIED TENANT.
+    """
+    Retain: _grpc.UnaryUnaryMultiCallable[_kvstore_pb2.RetainRequest, _kvstore_pb2.RetainResponse]
+    """Keeps the cached blocks of a prompt, or of a chat session, longer: they are evicted
+    after all others, lower priority first. A bias with a time limit, which each hit
+    renews, within a budget a tenant; never a hard pin, and its end deletes nothing.
+    Errors: as for Prefetch.
+    """
+    Forget: _grpc.UnaryUnaryMultiCallable[_kvstore_pb2.ForgetRequest, _kvstore_pb2.ForgetResponse]
+    """Forgets what a chat session, a tenant, a namespace or an engine has left, in every
+    tier, disk included. From the call on nobody finds it. Blocks that sequences use
+    keep their frames, and those sequences publish nothing behind them any more. Done is
+    it when all is off the disk, durably; asked again it goes on with what is left.
+    Errors: INVALID_ARGUMENT FIELD_INVALID, PERMISSION_DENIED TENANT, FAILED_PRECONDITION
+    STORE_NOT_MADE (no engine has attached since the start), RESOURCE_EXHAUSTED
+    TOO_MANY_FORGETS.
+    """
     GetUsage: _grpc.UnaryUnaryMultiCallable[_kvstore_pb2.GetUsageRequest, _kvstore_pb2.Usage]
-    """--- Observation. ---"""
+    """--- Observation and operation. ---"""
+    GetSequence: _grpc.UnaryUnaryMultiCallable[_kvstore_pb2.GetSequenceRequest, _kvstore_pb2.Sequence]
+    """How one sequence stands. Errors: NOT_FOUND ENGINE_EXPIRED | SEQUENCE_UNKNOWN."""
+    WatchEvents: _grpc.UnaryStreamMultiCallable[_kvstore_pb2.WatchEventsRequest, _kvstore_pb2.EventBatch]
+    """Streams events from `start_revision` on, without a gap; a batch without events comes
+    first and says where that is. The store keeps a bounded number of events for all who
+    watch, so one that is too slow is told and ended.
+    Errors: OUT_OF_RANGE REVISION_COMPACTED (read GetUsage, then watch from now), NOT_FOUND
+    ENGINE_EXPIRED, RESOURCE_EXHAUSTED (too many watch), UNAVAILABLE: the store is about
+    to stop.
+    """
+    Drain: _grpc.UnaryUnaryMultiCallable[_kvstore_pb2.DrainRequest, _kvstore_pb2.DrainResponse]
+    """Writes what is worth keeping to disk and refuses new work: before a restart. Attach
+    is refused (DRAINING), a new sequence is answered LATER with frames_short 0; what runs
+    goes on. Answers when all is written, when no more can be, or when the time is over.
+    Idempotent: asked again it writes what has come since.
+    """
     UpdateLimits: _grpc.UnaryUnaryMultiCallable[_kvstore_pb2.UpdateLimitsRequest, _kvstore_pb2.Limits]
     """--- Operation. ---
 
@@ -121,7 +159,7 @@ class KVStoreAsyncStub(KVStoreStub):
     Attach: _aio.UnaryUnaryMultiCallable[_kvstore_pb2.AttachRequest, _kvstore_pb2.AttachResponse]  # type: ignore[assignment]
     """Attaches an engine and names the pools to map. Idempotent by `request_id`.
     The first Attach makes the pools, for its layout; later ones must agree with it.
-    Errors: FAILED_PRECONDITION LAYOUT_MISMATCH, RESOURCE_EXHAUSTED TOO_MANY_ENGINES |
+    Errors: FAILED_PRECONDITION LAYOUT_MISMATCH | DRAINING, RESOURCE_EXHAUSTED TOO_MANY_ENGINES |
     POOL_QUARANTINED | POOL_UNAVAILABLE, INVALID_ARGUMENT FIELD_INVALID.
     """
     KeepAlive: _aio.UnaryUnaryMultiCallable[_kvstore_pb2.KeepAliveRequest, _kvstore_pb2.KeepAliveResponse]  # type: ignore[assignment]
@@ -138,7 +176,7 @@ class KVStoreAsyncStub(KVStoreStub):
 
     Applies the operations of one engine step as one transaction, kind by kind:
     commit, fork (references), free, settle what completed_step releases,
-    update_activity, end_session, swap OUT, allocate (and the copies that forks
+    update_activity, end_session, swap OUT, grow, allocate (and the copies that forks
     need), swap IN; within a kind in the order given, but where frames are short those
     who grow come before those who return, and these before new ones. So a turn can be
     committed and freed, a beam forked and its loser freed, in one step.
@@ -171,8 +209,46 @@ class KVStoreAsyncStub(KVStoreStub):
 
     How much of a prompt is cached, and in which tier. Takes nothing.
     """
+    Prefetch: _aio.UnaryUnaryMultiCallable[_kvstore_pb2.PrefetchRequest, _kvstore_pb2.PrefetchResponse]  # type: ignore[assignment]
+    """Starts to bring the cached blocks of a prompt, or of a chat session, up to a tier.
+    Returns at once. It takes room from nobody who runs, goes behind all that is asked
+    for, and is let go where there is no room. An Allocate of such a block meanwhile
+    waits for the same transfer.
+    Errors: NOT_FOUND ENGINE_EXPIRED, INVALID_ARGUMENT FIELD_INVALID, PERMISSION_DENIED TENANT.
+    """
+    Retain: _aio.UnaryUnaryMultiCallable[_kvstore_pb2.RetainRequest, _kvstore_pb2.RetainResponse]  # type: ignore[assignment]
+    """Keeps the cached blocks of a prompt, or of a chat session, longer: they are evicted
+    after all others, lower priority first. A bias with a time limit, which each hit
+    renews, within a budget a tenant; never a hard pin, and its end deletes nothing.
+    Errors: as for Prefetch.
+    """
+    Forget: _aio.UnaryUnaryMultiCallable[_kvstore_pb2.ForgetRequest, _kvstore_pb2.ForgetResponse]  # type: ignore[assignment]
+    """Forgets what a chat session, a tenant, a namespace or an engine has left, in every
+    tier, disk included. From the call on nobody finds it. Blocks that sequences use
+    keep their frames, and those sequences publish nothing behind them any more. Done is
+    it when all is off the disk, durably; asked again it goes on with what is left.
+    Errors: INVALID_ARGUMENT FIELD_INVALID, PERMISSION_DENIED TENANT, FAILED_PRECONDITION
+    STORE_NOT_MADE (no engine has attached since the start), RESOURCE_EXHAUSTED
+    TOO_MANY_FORGETS.
+    """
     GetUsage: _aio.UnaryUnaryMultiCallable[_kvstore_pb2.GetUsageRequest, _kvstore_pb2.Usage]  # type: ignore[assignment]
-    """--- Observation. ---"""
+    """--- Observation and operation. ---"""
+    GetSequence: _aio.UnaryUnaryMultiCallable[_kvstore_pb2.GetSequenceRequest, _kvstore_pb2.Sequence]  # type: ignore[assignment]
+    """How one sequence stands. Errors: NOT_FOUND ENGINE_EXPIRED | SEQUENCE_UNKNOWN."""
+    WatchEvents: _aio.UnaryStreamMultiCallable[_kvstore_pb2.WatchEventsRequest, _kvstore_pb2.EventBatch]  # type: ignore[assignment]
+    """Streams events from `start_revision` on, without a gap; a batch without events comes
+    first and says where that is. The store keeps a bounded number of events for all who
+    watch, so one that is too slow is told and ended.
+    Errors: OUT_OF_RANGE REVISION_COMPACTED (read GetUsage, then watch from now), NOT_FOUND
+    ENGINE_EXPIRED, RESOURCE_EXHAUSTED (too many watch), UNAVAILABLE: the store is about
+    to stop.
+    """
+    Drain: _aio.UnaryUnaryMultiCallable[_kvstore_pb2.DrainRequest, _kvstore_pb2.DrainResponse]  # type: ignore[assignment]
+    """Writes what is worth keeping to disk and refuses new work: before a restart. Attach
+    is refused (DRAINING), a new sequence is answered LATER with frames_short 0; what runs
+    goes on. Answers when all is written, when no more can be, or when the time is over.
+    Idempotent: asked again it writes what has come since.
+    """
     UpdateLimits: _aio.UnaryUnaryMultiCallable[_kvstore_pb2.UpdateLimitsRequest, _kvstore_pb2.Limits]  # type: ignore[assignment]
     """--- Operation. ---
 
@@ -193,7 +269,7 @@ class KVStoreServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_kvstore_pb2.AttachResponse, _abc.Awaitable[_kvstore_pb2.AttachResponse]]:
         """Attaches an engine and names the pools to map. Idempotent by `request_id`.
         The first Attach makes the pools, for its layout; later ones must agree with it.
-        Errors: FAILED_PRECONDITION LAYOUT_MISMATCH, RESOURCE_EXHAUSTED TOO_MANY_ENGINES |
+        Errors: FAILED_PRECONDITION LAYOUT_MISMATCH | DRAINING, RESOURCE_EXHAUSTED TOO_MANY_ENGINES |
         POOL_QUARANTINED | POOL_UNAVAILABLE, INVALID_ARGUMENT FIELD_INVALID.
         """
 
@@ -228,7 +304,7 @@ class KVStoreServicer(metaclass=_abc_1.ABCMeta):
 
         Applies the operations of one engine step as one transaction, kind by kind:
         commit, fork (references), free, settle what completed_step releases,
-        update_activity, end_session, swap OUT, allocate (and the copies that forks
+        update_activity, end_session, swap OUT, grow, allocate (and the copies that forks
         need), swap IN; within a kind in the order given, but where frames are short those
         who grow come before those who return, and these before new ones. So a turn can be
         committed and freed, a beam forked and its loser freed, in one step.
@@ -305,12 +381,86 @@ class KVStoreServicer(metaclass=_abc_1.ABCMeta):
         """
 
     @_abc_1.abstractmethod
+    def Prefetch(
+        self,
+        request: _kvstore_pb2.PrefetchRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_kvstore_pb2.PrefetchResponse, _abc.Awaitable[_kvstore_pb2.PrefetchResponse]]:
+        """Starts to bring the cached blocks of a prompt, or of a chat session, up to a tier.
+        Returns at once. It takes room from nobody who runs, goes behind all that is asked
+        for, and is let go where there is no room. An Allocate of such a block meanwhile
+        waits for the same transfer.
+        Errors: NOT_FOUND ENGINE_EXPIRED, INVALID_ARGUMENT FIELD_INVALID, PERMISSION_DENIED TENANT.
+        """
+
+    @_abc_1.abstractmethod
+    def Retain(
+        self,
+        request: _kvstore_pb2.RetainRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_kvstore_pb2.RetainResponse, _abc.Awaitable[_kvstore_pb2.RetainResponse]]:
+        """Keeps the cached blocks of a prompt, or of a chat session, longer: they are evicted
+        after all others, lower priority first. A bias with a time limit, which each hit
+        renews, within a budget a tenant; never a hard pin, and its end deletes nothing.
+        Errors: as for Prefetch.
+        """
+
+    @_abc_1.abstractmethod
+    def Forget(
+        self,
+        request: _kvstore_pb2.ForgetRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_kvstore_pb2.ForgetResponse, _abc.Awaitable[_kvstore_pb2.ForgetResponse]]:
+        """Forgets what a chat session, a tenant, a namespace or an engine has left, in every
+        tier, disk included. From the call on nobody finds it. Blocks that sequences use
+        keep their frames, and those sequences publish nothing behind them any more. Done is
+        it when all is off the disk, durably; asked again it goes on with what is left.
+        Errors: INVALID_ARGUMENT FIELD_INVALID, PERMISSION_DENIED TENANT, FAILED_PRECONDITION
+        STORE_NOT_MADE (no engine has attached since the start), RESOURCE_EXHAUSTED
+        TOO_MANY_FORGETS.
+        """
+
+    @_abc_1.abstractmethod
     def GetUsage(
         self,
         request: _kvstore_pb2.GetUsageRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_kvstore_pb2.Usage, _abc.Awaitable[_kvstore_pb2.Usage]]:
-        """--- Observation. ---"""
+        """--- Observation and operation. ---"""
+
+    @_abc_1.abstractmethod
+    def GetSequence(
+        self,
+        request: _kvstore_pb2.GetSequenceRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_kvstore_pb2.Sequence, _abc.Awaitable[_kvstore_pb2.Sequence]]:
+        """How one sequence stands. Errors: NOT_FOUND ENGINE_EXPIRED | SEQUENCE_UNKNOWN."""
+
+    @_abc_1.abstractmethod
+    def WatchEvents(
+        self,
+        request: _kvstore_pb2.WatchEventsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_kvstore_pb2.EventBatch], _abc.AsyncIterator[_kvstore_pb2.EventBatch]]:
+        """Streams events from `start_revision` on, without a gap; a batch without events comes
+        first and says where that is. The store keeps a bounded number of events for all who
+        watch, so one that is too slow is told and ended.
+        Errors: OUT_OF_RANGE REVISION_COMPACTED (read GetUsage, then watch from now), NOT_FOUND
+        ENGINE_EXPIRED, RESOURCE_EXHAUSTED (too many watch), UNAVAILABLE: the store is about
+        to stop.
+        """
+
+    @_abc_1.abstractmethod
+    def Drain(
+        self,
+        request: _kvstore_pb2.DrainRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_kvstore_pb2.DrainResponse, _abc.Awaitable[_kvstore_pb2.DrainResponse]]:
+        """Writes what is worth keeping to disk and refuses new work: before a restart. Attach
+        is refused (DRAINING), a new sequence is answered LATER with frames_short 0; what runs
+        goes on. Answers when all is written, when no more can be, or when the time is over.
+        Idempotent: asked again it writes what has come since.
+        """
 
     @_abc_1.abstractmethod
     def UpdateLimits(

@@ -449,6 +449,27 @@ def fake_process(folder: Path) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
+def test_a_large_step_to_a_stopped_service_is_given_up_too(tmp_path):
+    """More than a socket holds: gRPC keeps no deadline of a call whose bytes nobody takes."""
+    made = Client(f"unix:{tmp_path / 'kvstore.sock'}", deadline_seconds=0.1)
+    with made as client, fake_process(tmp_path) as process:
+        client.attach(layout())
+        client.step([operations.allocate(1, 16)])
+        process.send_signal(signal.SIGSTOP)
+        with pytest.raises(ServiceLost):
+            client.step([operations.allocate(2, 1 << 20, block_keys=[bytes(32)] * 20_000)])
+
+
+def test_a_large_step_is_a_call_between_those_of_the_stream(client, fake):
+    client.step([operations.allocate(1, 16)])
+    keys = [bytes(32)] * 1_000
+    pending = client.start_step([operations.allocate(2, 16_000, block_keys=keys)], completed_step=1)
+    assert fake.wait_called("Step", 2), "it is sent before anybody asks for the answer"
+    assert pending.result().step == 2
+    assert client.step([operations.allocate(3, 16)]).step == 3
+    assert (fake.streams, fake.steps_applied) == (1, 3)
+
+
 def test_case_4_07_after_sigkill_a_new_service_is_found_within_a_second(tmp_path):
     with Client(f"unix:{tmp_path / 'kvstore.sock'}") as client:
         with fake_process(tmp_path) as process:

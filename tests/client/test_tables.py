@@ -241,6 +241,25 @@ def test_activity_tells_states_and_the_event_after_it_the_table(tables):
     assert (tables.state(1), tables.table(1)) == (RESIDENT, [5])
 
 
+def test_what_running_brings_back_comes_after_the_allocates(tables):
+    """A sequence that was swapped out: the Allocate of the same step finds it there still."""
+    apply(tables, (ops.swap_out(1, 40), swapped(SWAPPED)))
+    coming = pb.Result(update_activity=pb.UpdateActivityResponse(outcome=OK, state=SWAPPING_IN))
+    apply(
+        tables,
+        (ops.update_activity(1, pb.ACTIVITY_RUNNING), coming),
+        (ops.allocate(1, 48), allocated([], outcome=LATER, state=SWAPPED)),
+    )
+    assert tables.state(1) == SWAPPING_IN
+
+
+def test_what_runs_already_is_moved_by_what_follows(tables):
+    running = pb.Result(update_activity=pb.UpdateActivityResponse(outcome=OK, state=RESIDENT))
+    out = ops.swap_out(1, 40), swapped(SWAPPING_OUT)
+    apply(tables, (ops.update_activity(1, pb.ACTIVITY_RUNNING), running), out)
+    assert tables.state(1) == SWAPPING_OUT
+
+
 def test_an_answer_of_another_length_is_refused(tables):
     with pytest.raises(ClientError, match="1 operations were answered by 0 results"):
         tables.apply([ops.free([1])], pb.StepResponse())

@@ -2,9 +2,9 @@
 
 import pytest
 
-from kvstore.core.types import Outcome, Retention
+from kvstore.core.types import Outcome, Retention, SwapMode
 from tests.core.caller import Caller
-from tests.core.ops import commit, end_session, free
+from tests.core.ops import commit, end_session, free, swap_out
 from tests.core.world import World, keys_of, make_store, text
 
 TOKENS = text(1, 16)
@@ -163,14 +163,42 @@ def test_case_1_22_a_lookup_promises_nothing() -> None:
     assert (result.outcome, result.cached_tokens) == (Outcome.OK, 0)
 
 
-@pytest.mark.parametrize("places", [(1, 2, 3), (0, 2, 3), (0, 1, 3), (0, 0, 1), (3,)], ids=str)
-def test_case_1_40_keys_out_of_their_places_find_nothing_there(places: tuple[int, ...]) -> None:
+def test_a_commit_after_a_drop_leaves_what_was_committed_before_as_it_was(caller: Caller) -> None:
+    """Under other keys: the text has changed. What still waits for its fence is published under its own."""
+    other = (KEYS[0], keys_of(text(2, 8))[1])
+    caller.allocate(1, 8)
+    first = caller.table(1)
+    caller.step(commit(1, KEYS[:2]), completed=0)
+    caller.step(swap_out(1, 8, SwapMode.DROP), completed=0)
+    caller.allocate(1, 8, completed=0)
+    caller.step(commit(1, other), completed=0)
+    caller.step()
+    assert caller.allocate(2, 9, KEYS[:2]).block_table[:2] == first
+    assert caller.allocate(3, 9, other).block_table[:2] == caller.table(1)
+
+
+@pytest.mark.parametrize("published", [4, 2, 0])
+@pytest.mark.parametrize("places", [(1, 2, 3), (0, 2, 3), (0, 1, 3), (0, 0, 1), (0, 1, 2, 0), (3,)], ids=str)
+def test_case_1_40_keys_out_of_their_places_find_nothing_there(
+    places: tuple[int, ...], published: int
+) -> None:
     """The engine is at fault; what it would read there was computed for other positions."""
     caller = Caller(World(make_store()))
-    caller.cache(text(1, 16))
-    keys = keys_of(text(1, 16))
-    asked = [keys[place] for place in places]
+    caller.allocate(9, 16)
+    caller.step(commit(9, KEYS[:published]))
+    caller.step(commit(9, KEYS), completed=1)
+    asked = [KEYS[place] for place in places]
     right = [place for i, place in enumerate(places) if places[: i + 1] == tuple(range(i + 1))]
     assert caller.lookup(asked).blocks_cached == len(right)
     result = caller.allocate(1, 4 * len(asked) + 1, asked)
     assert result.cached_tokens == 4 * len(right)
+
+
+def test_case_1_40_what_was_committed_behind_a_key_out_of_its_place_stays_private(caller: Caller) -> None:
+    caller.cache(TOKENS)
+    mixed = (keys_of(text(2, 4))[0], KEYS[2], *keys_of(text(3, 8)))
+    caller.allocate(1, 16)
+    caller.step(commit(1, mixed))
+    caller.step()
+    assert caller.lookup((*KEYS[:3], *mixed[2:])).blocks_cached == 3
+    assert caller.lookup(mixed).blocks_cached == 1

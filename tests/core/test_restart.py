@@ -112,6 +112,15 @@ def test_beyond_capacity_a_head_is_kept_where_the_tail_has_no_room() -> None:
     assert found == [2, 4]
 
 
+def test_a_chain_longer_than_the_tier_is_cut_to_its_head_without_looking_at_it_again_and_again() -> None:
+    """Half of it fits: to climb up from each block of the other half would take minutes."""
+    store = make_store(gpu_frames=16, cpu_frames=8, disk_frames=30_000)
+    keys = stored_keys(text(1, 4 * 60_000))
+    effects = store.handle(BlocksFound(time=1.0, blocks=tuple(keys)))
+    assert [key for delete in effects.deletes for key in delete.keys] == keys[30_000:]
+    assert len(list(store.memory.prefix.entries())) == 30_000
+
+
 def test_after_a_restart_the_least_recent_chain_goes_first() -> None:
     world = restarted(text(1, 8), text(2, 8), disk_frames=4)
     caller = Caller(world)

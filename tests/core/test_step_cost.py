@@ -147,3 +147,18 @@ def test_a_table_that_did_not_change_is_not_copied() -> None:
     assert all(caller.sequence(i).rows is rows for i, rows in enumerate(before, 1))
     caller.step(*growing(FEW))
     assert all(caller.sequence(i).rows is rows for i, rows in enumerate(before, 1)), "grown in place"
+
+
+def test_case_6_21_who_names_no_keys_pays_for_no_index() -> None:
+    """The same calls with nothing to be found as with a pool full of it."""
+    costs = []
+    for cached in (0, 8):
+        caller = crowd(FEW)
+        for number in range(cached):
+            caller.cache(text(100 + number, 8))
+        caller.world.tick(0.01)
+        operations = [allocate(FEW + 1 + n, 5) for n in range(FEW)]
+        costs.append(cost_of(caller, *operations))
+        caller.step()
+        costs.append(cost_of(caller, free(*range(FEW + 1, 2 * FEW + 1))))
+    assert costs[:2] == costs[2:]

@@ -28,6 +28,14 @@ def make_service(folder: Path) -> Iterator[Callable[..., Service]]:
         service.end()
 
 
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """One service for the tests of a module that leave it as it was."""
+    service = Service(tmp_path_factory.mktemp("kv")).start()
+    yield service
+    service.end()
+
+
 @pytest.fixture
 def service(make_service: Callable[..., Service]) -> Service:
     return make_service().start()

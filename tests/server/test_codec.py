@@ -278,6 +278,7 @@ def test_a_step_answer_of_every_result_is_encoded() -> None:
         effects.EndSessionResult(),
     )
     moved = effects.SequenceMoved(
+        engine=ENGINE,
         revision=Revision(8),
         sequence=SequenceId(1),
         state=SequenceState.RESIDENT,

@@ -101,6 +101,8 @@ def test_sizes_for_people() -> None:
         ("--lease", {"lease": float("nan")}),
         ("--lease", {"lease": float("inf")}),
         ("--engines-max", {"engines_max": 0}),
+        ("--drain-seconds", {"drain_seconds": -1.0}),
+        ("--drain-seconds", {"drain_seconds": 3601.0}),
         ("--drop-tokens-max", {"drop_tokens_max": -1}),
         ("--high-watermark", {"high_watermark": 1.5}),
         ("--low-watermark", {"low_watermark": 0.95}),

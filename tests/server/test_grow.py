@@ -67,7 +67,8 @@ def test_columns_lead_to_the_same_tables_as_allocates(seed: int) -> None:
         asked = [(each, tokens[each], len(columns.tables.table(each))) for each in grown]
         grow = ops.grow(*map(list, zip(*asked, strict=True))) if asked else ops.grow([], [], [])
         response = columns.step(*first, grow)
-        single.step(*first, *(ops.allocate(each, count, known_blocks=known) for each, count, known in asked))
+        # A Grow comes before the Allocates, wherever it stands.
+        single.step(*(ops.allocate(each, count, known_blocks=known) for each, count, known in asked), *first)
         others += len(response.results[-1].grow.others)
         for operation in first:
             if operation.HasField("allocate"):
@@ -79,6 +80,25 @@ def test_columns_lead_to_the_same_tables_as_allocates(seed: int) -> None:
             assert columns.tables.table(sequence) == single.tables.table(sequence)
             assert columns.tables.state(sequence) == single.tables.state(sequence)
     assert others > 5
+
+
+@pytest.mark.parametrize(
+    "operations",
+    [
+        [ops.allocate(1, 24, known_blocks=2), ops.grow([1], [12], [2])],
+        [ops.grow([1, 3], [24, 4], [2, 0]), ops.grow([1], [12], [2])],
+        [ops.grow([3], [12], [0]), ops.allocate(3, 4)],
+    ],
+    ids=["an Allocate before", "a Grow before that can't be served as such", "a new one"],
+)
+def test_what_a_step_asks_twice_of_a_sequence_is_taken_in_as_it_was_applied(
+    operations: list[pb.Operation],
+) -> None:
+    front = Front(gpu_frames=16)
+    front.step(ops.allocate(1, 8))
+    front.step(*operations)
+    for sequence in (1, 3) if 3 in front.tables else (1,):
+        assert front.tables.table(sequence) == list(front.caller.table(sequence))
 
 
 def test_an_answer_holds_frames_and_counts_and_no_message_for_each() -> None:

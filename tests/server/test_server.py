@@ -143,7 +143,7 @@ def test_refusals_change_nothing_and_say_what_was_wrong(service: Service) -> Non
         assert step(2, allocate(1, 4)).results[0].allocate.outcome == pb.OUTCOME_OK
 
 
-def test_an_oversized_message_is_refused_in_our_words(service: Service) -> None:
+def test_case_5_19_an_oversized_message_is_refused_in_our_words(service: Service) -> None:
     with service.stub() as stub, Engine(stub) as engine:
         request = pb.LookupRequest(engine=engine.name, block_keys=[b"k" * 32] * (2**21))
         assert refused(lambda: stub.Lookup(request)) == (

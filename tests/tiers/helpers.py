@@ -53,9 +53,10 @@ def read(disk: DiskTier, key: StoredKey, size: int = BLOCK, ranks: int = 1) -> b
 
 
 def open_tier(folder: Path, cap: int = CAP, size: int = BLOCK, ranks: int = 1, **options: Any) -> DiskTier:
-    """Laid out, with a namespace of that size."""
+    """Laid out, with a namespace of that size and a tenant."""
     disk = DiskTier.open(folder, cap, **options)
     add_namespace(disk.names, size, ranks)
+    disk.names.tenant_id("default")
     disk.lay_out(size, ranks)
     return disk
 

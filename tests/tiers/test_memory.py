@@ -66,7 +66,7 @@ def test_more_than_the_machine_has_is_refused_with_a_value_that_would_fit():
     assert open_fds() == before
 
 
-def test_refused_when_the_kernel_has_no_pages(monkeypatch):
+def test_case_4_16_refused_when_the_kernel_has_no_pages(monkeypatch):
     def no_pages(fd, offset, length):
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -89,7 +89,7 @@ def test_refused_when_the_kernel_has_no_pages(monkeypatch):
         ("0::/not/mounted/here", "", ("memory.max", "memory.current", "")),
     ],
 )
-def test_the_limit_of_the_cgroup_counts(tmp_path: Path, monkeypatch, line, folder, names):
+def test_case_5_22_the_limit_of_the_cgroup_counts(tmp_path: Path, monkeypatch, line, folder, names):
     monkeypatch.setattr(limits, "PROC", tmp_path)
     monkeypatch.setattr(limits, "CGROUPS", tmp_path / "cgroup")
     (tmp_path / "self").mkdir()

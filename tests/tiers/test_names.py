@@ -26,6 +26,15 @@ def test_ids_start_at_one_and_stay():
     assert names.namespace_id(b"a", **SIZES, description={"told": "later"}) == 1
 
 
+def test_an_id_leads_back_to_its_name():
+    names = Names([NameRow(kind=NameKind.TENANT, id=7, name=b"old")])
+    names.namespace_id(b"a", **SIZES, description={})
+    assert names.name_of(NameKind.TENANT, names.tenant_id("new")) == b"new"
+    assert names.name_of(NameKind.TENANT, 7) == b"old"
+    assert names.name_of(NameKind.NAMESPACE, 1) == b"a"
+    assert names.name_of(NameKind.WRITER, 1) == b"", "none was given out"
+
+
 @pytest.mark.parametrize("field", SIZES)
 def test_a_known_fingerprint_with_other_sizes_is_refused(field):
     names = Names()

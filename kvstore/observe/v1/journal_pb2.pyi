@@ -126,6 +126,8 @@ class StoreConfig(_message.Message):
     TOKENS_MAX_FIELD_NUMBER: _builtins.int
     TRANSFER_BLOCKS_MAX_FIELD_NUMBER: _builtins.int
     TRANSFERS_PER_LINK_MAX_FIELD_NUMBER: _builtins.int
+    FORGET_LOT_BLOCKS_FIELD_NUMBER: _builtins.int
+    RETAINED_BLOCKS_MAX_FIELD_NUMBER: _builtins.int
     QUEUE_BLOCKS_MAX_FIELD_NUMBER: _builtins.int
     CPU_HIGH_WATERMARK_FIELD_NUMBER: _builtins.int
     CPU_LOW_WATERMARK_FIELD_NUMBER: _builtins.int
@@ -144,6 +146,8 @@ class StoreConfig(_message.Message):
     tokens_max: _builtins.int
     transfer_blocks_max: _builtins.int
     transfers_per_link_max: _builtins.int
+    forget_lot_blocks: _builtins.int
+    retained_blocks_max: _builtins.int
     queue_blocks_max: _builtins.int
     cpu_high_watermark: _builtins.float
     cpu_low_watermark: _builtins.float
@@ -168,6 +172,8 @@ class StoreConfig(_message.Message):
         tokens_max: _builtins.int = ...,
         transfer_blocks_max: _builtins.int = ...,
         transfers_per_link_max: _builtins.int = ...,
+        forget_lot_blocks: _builtins.int = ...,
+        retained_blocks_max: _builtins.int = ...,
         queue_blocks_max: _builtins.int = ...,
         cpu_high_watermark: _builtins.float = ...,
         cpu_low_watermark: _builtins.float = ...,
@@ -175,7 +181,7 @@ class StoreConfig(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["background_wait_seconds", b"background_wait_seconds", "block_tokens", b"block_tokens", "cpu_frames", b"cpu_frames", "cpu_high_watermark", b"cpu_high_watermark", "cpu_low_watermark", b"cpu_low_watermark", "default_tenant", b"default_tenant", "disk_frames", b"disk_frames", "engines_max", b"engines_max", "gpu_frames", b"gpu_frames", "high_watermark", b"high_watermark", "lease_seconds_max", b"lease_seconds_max", "low_watermark", b"low_watermark", "operations_max", b"operations_max", "queue_blocks_max", b"queue_blocks_max", "sequences_max", b"sequences_max", "tenants", b"tenants", "tokens_max", b"tokens_max", "transfer_blocks_max", b"transfer_blocks_max", "transfers_per_link_max", b"transfers_per_link_max"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["background_wait_seconds", b"background_wait_seconds", "block_tokens", b"block_tokens", "cpu_frames", b"cpu_frames", "cpu_high_watermark", b"cpu_high_watermark", "cpu_low_watermark", b"cpu_low_watermark", "default_tenant", b"default_tenant", "disk_frames", b"disk_frames", "engines_max", b"engines_max", "forget_lot_blocks", b"forget_lot_blocks", "gpu_frames", b"gpu_frames", "high_watermark", b"high_watermark", "lease_seconds_max", b"lease_seconds_max", "low_watermark", b"low_watermark", "operations_max", b"operations_max", "queue_blocks_max", b"queue_blocks_max", "retained_blocks_max", b"retained_blocks_max", "sequences_max", b"sequences_max", "tenants", b"tenants", "tokens_max", b"tokens_max", "transfer_blocks_max", b"transfer_blocks_max", "transfers_per_link_max", b"transfers_per_link_max"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -377,6 +383,14 @@ class Event(_message.Message):
     TETHERS_CLOSED_FIELD_NUMBER: _builtins.int
     TRANSFER_ENDED_FIELD_NUMBER: _builtins.int
     BLOCKS_FOUND_FIELD_NUMBER: _builtins.int
+    GET_SEQUENCE_FIELD_NUMBER: _builtins.int
+    WATCH_FIELD_NUMBER: _builtins.int
+    DRAIN_FIELD_NUMBER: _builtins.int
+    PREFETCH_FIELD_NUMBER: _builtins.int
+    RETAIN_FIELD_NUMBER: _builtins.int
+    FORGET_FIELD_NUMBER: _builtins.int
+    FORGET_ON_FIELD_NUMBER: _builtins.int
+    DISK_SYNCED_FIELD_NUMBER: _builtins.int
     FRAMES_RETURNED_FIELD_NUMBER: _builtins.int
     BLOCKS_LOST_FIELD_NUMBER: _builtins.int
     SET_LIMITS_FIELD_NUMBER: _builtins.int
@@ -403,6 +417,22 @@ class Event(_message.Message):
     @_builtins.property
     def blocks_found(self) -> Global___BlocksFound: ...
     @_builtins.property
+    def get_sequence(self) -> Global___GetSequence: ...
+    @_builtins.property
+    def watch(self) -> Global___Watch: ...
+    @_builtins.property
+    def drain(self) -> Global___Drain: ...
+    @_builtins.property
+    def prefetch(self) -> Global___Prefetch: ...
+    @_builtins.property
+    def retain(self) -> Global___Retain: ...
+    @_builtins.property
+    def forget(self) -> Global___Forget: ...
+    @_builtins.property
+    def forget_on(self) -> Global___ForgetOn: ...
+    @_builtins.property
+    def disk_synced(self) -> Global___DiskSynced: ...
+    @_builtins.property
     def frames_returned(self) -> Global___FramesReturned: ...
     @_builtins.property
     def blocks_lost(self) -> Global___BlocksLost: ...
@@ -422,15 +452,23 @@ class Event(_message.Message):
         tethers_closed: Global___TethersClosed | None = ...,
         transfer_ended: Global___TransferEnded | None = ...,
         blocks_found: Global___BlocksFound | None = ...,
+        get_sequence: Global___GetSequence | None = ...,
+        watch: Global___Watch | None = ...,
+        drain: Global___Drain | None = ...,
+        prefetch: Global___Prefetch | None = ...,
+        retain: Global___Retain | None = ...,
+        forget: Global___Forget | None = ...,
+        forget_on: Global___ForgetOn | None = ...,
+        disk_synced: Global___DiskSynced | None = ...,
         frames_returned: Global___FramesReturned | None = ...,
         blocks_lost: Global___BlocksLost | None = ...,
         set_limits: Global___SetLimits | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["attach", b"attach", "blocks_found", b"blocks_found", "blocks_lost", b"blocks_lost", "detach", b"detach", "frames_returned", b"frames_returned", "keep_alive", b"keep_alive", "kind", b"kind", "lookup", b"lookup", "set_limits", b"set_limits", "single", b"single", "step", b"step", "tether_opened", b"tether_opened", "tethers_closed", b"tethers_closed", "tick", b"tick", "transfer_ended", b"transfer_ended"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["attach", b"attach", "blocks_found", b"blocks_found", "blocks_lost", b"blocks_lost", "detach", b"detach", "disk_synced", b"disk_synced", "drain", b"drain", "forget", b"forget", "forget_on", b"forget_on", "frames_returned", b"frames_returned", "get_sequence", b"get_sequence", "keep_alive", b"keep_alive", "kind", b"kind", "lookup", b"lookup", "prefetch", b"prefetch", "retain", b"retain", "set_limits", b"set_limits", "single", b"single", "step", b"step", "tether_opened", b"tether_opened", "tethers_closed", b"tethers_closed", "tick", b"tick", "transfer_ended", b"transfer_ended", "watch", b"watch"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attach", b"attach", "blocks_found", b"blocks_found", "blocks_lost", b"blocks_lost", "detach", b"detach", "frames_returned", b"frames_returned", "keep_alive", b"keep_alive", "kind", b"kind", "lookup", b"lookup", "set_limits", b"set_limits", "single", b"single", "step", b"step", "tether_opened", b"tether_opened", "tethers_closed", b"tethers_closed", "tick", b"tick", "transfer_ended", b"transfer_ended"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attach", b"attach", "blocks_found", b"blocks_found", "blocks_lost", b"blocks_lost", "detach", b"detach", "disk_synced", b"disk_synced", "drain", b"drain", "forget", b"forget", "forget_on", b"forget_on", "frames_returned", b"frames_returned", "get_sequence", b"get_sequence", "keep_alive", b"keep_alive", "kind", b"kind", "lookup", b"lookup", "prefetch", b"prefetch", "retain", b"retain", "set_limits", b"set_limits", "single", b"single", "step", b"step", "tether_opened", b"tether_opened", "tethers_closed", b"tethers_closed", "tick", b"tick", "transfer_ended", b"transfer_ended", "watch", b"watch"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["attach", "keep_alive", "detach", "step", "single", "lookup", "tick", "tether_opened", "tethers_closed", "transfer_ended", "blocks_found", "frames_returned", "blocks_lost", "set_limits"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["attach", "keep_alive", "detach", "step", "single", "lookup", "tick", "tether_opened", "tethers_closed", "transfer_ended", "blocks_found", "get_sequence", "watch", "drain", "prefetch", "retain", "forget", "forget_on", "disk_synced", "frames_returned", "blocks_lost", "set_limits"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -609,6 +647,230 @@ class Lookup(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Lookup: _TypeAlias = Lookup  # noqa: Y015
+
+@_typing.final
+class GetSequence(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TIME_FIELD_NUMBER: _builtins.int
+    ENGINE_FIELD_NUMBER: _builtins.int
+    SEQUENCE_FIELD_NUMBER: _builtins.int
+    time: _builtins.float
+    engine: _builtins.str
+    sequence: _builtins.int
+    def __init__(
+        self,
+        *,
+        time: _builtins.float = ...,
+        engine: _builtins.str = ...,
+        sequence: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["engine", b"engine", "sequence", b"sequence", "time", b"time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetSequence: _TypeAlias = GetSequence  # noqa: Y015
+
+@_typing.final
+class Watch(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TIME_FIELD_NUMBER: _builtins.int
+    ON_FIELD_NUMBER: _builtins.int
+    time: _builtins.float
+    on: _builtins.bool
+    def __init__(
+        self,
+        *,
+        time: _builtins.float = ...,
+        on: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["on", b"on", "time", b"time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Watch: _TypeAlias = Watch  # noqa: Y015
+
+@_typing.final
+class Drain(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TIME_FIELD_NUMBER: _builtins.int
+    ON_FIELD_NUMBER: _builtins.int
+    time: _builtins.float
+    on: _builtins.bool
+    def __init__(
+        self,
+        *,
+        time: _builtins.float = ...,
+        on: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["on", b"on", "time", b"time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Drain: _TypeAlias = Drain  # noqa: Y015
+
+@_typing.final
+class Prefetch(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TIME_FIELD_NUMBER: _builtins.int
+    ENGINE_FIELD_NUMBER: _builtins.int
+    BLOCK_KEYS_FIELD_NUMBER: _builtins.int
+    SESSION_FIELD_NUMBER: _builtins.int
+    TARGET_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
+    time: _builtins.float
+    engine: _builtins.str
+    session: _builtins.str
+    target: _builtins.int
+    tenant: _builtins.str
+    @_builtins.property
+    def block_keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
+    def __init__(
+        self,
+        *,
+        time: _builtins.float = ...,
+        engine: _builtins.str = ...,
+        block_keys: _abc.Iterable[_builtins.bytes] | None = ...,
+        session: _builtins.str = ...,
+        target: _builtins.int = ...,
+        tenant: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_keys", b"block_keys", "engine", b"engine", "session", b"session", "target", b"target", "tenant", b"tenant", "time", b"time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Prefetch: _TypeAlias = Prefetch  # noqa: Y015
+
+@_typing.final
+class Retain(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TIME_FIELD_NUMBER: _builtins.int
+    ENGINE_FIELD_NUMBER: _builtins.int
+    TTL_SECONDS_FIELD_NUMBER: _builtins.int
+    BLOCK_KEYS_FIELD_NUMBER: _builtins.int
+    SESSION_FIELD_NUMBER: _builtins.int
+    PRIORITY_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
+    time: _builtins.float
+    engine: _builtins.str
+    ttl_seconds: _builtins.float
+    session: _builtins.str
+    priority: _builtins.int
+    tenant: _builtins.str
+    @_builtins.property
+    def block_keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
+    def __init__(
+        self,
+        *,
+        time: _builtins.float = ...,
+        engine: _builtins.str = ...,
+        ttl_seconds: _builtins.float = ...,
+        block_keys: _abc.Iterable[_builtins.bytes] | None = ...,
+        session: _builtins.str = ...,
+        priority: _builtins.int = ...,
+        tenant: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_keys", b"block_keys", "engine", b"engine", "priority", b"priority", "session", b"session", "tenant", b"tenant", "time", b"time", "ttl_seconds", b"ttl_seconds"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Retain: _TypeAlias = Retain  # noqa: Y015
+
+@_typing.final
+class Forget(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TIME_FIELD_NUMBER: _builtins.int
+    SESSION_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    WRITERS_FIELD_NUMBER: _builtins.int
+    WHOLE_CHAIN_FIELD_NUMBER: _builtins.int
+    time: _builtins.float
+    session: _builtins.str
+    tenant: _builtins.str
+    namespace: _builtins.int
+    whole_chain: _builtins.bool
+    @_builtins.property
+    def writers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        time: _builtins.float = ...,
+        session: _builtins.str = ...,
+        tenant: _builtins.str = ...,
+        namespace: _builtins.int = ...,
+        writers: _abc.Iterable[_builtins.int] | None = ...,
+        whole_chain: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["namespace", b"namespace", "session", b"session", "tenant", b"tenant", "time", b"time", "whole_chain", b"whole_chain", "writers", b"writers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Forget: _TypeAlias = Forget  # noqa: Y015
+
+@_typing.final
+class ForgetOn(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TIME_FIELD_NUMBER: _builtins.int
+    FORGET_FIELD_NUMBER: _builtins.int
+    time: _builtins.float
+    forget: _builtins.int
+    def __init__(
+        self,
+        *,
+        time: _builtins.float = ...,
+        forget: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["forget", b"forget", "time", b"time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ForgetOn: _TypeAlias = ForgetOn  # noqa: Y015
+
+@_typing.final
+class DiskSynced(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TIME_FIELD_NUMBER: _builtins.int
+    SYNC_FIELD_NUMBER: _builtins.int
+    FAILED_FIELD_NUMBER: _builtins.int
+    time: _builtins.float
+    sync: _builtins.int
+    failed: _builtins.bool
+    def __init__(
+        self,
+        *,
+        time: _builtins.float = ...,
+        sync: _builtins.int = ...,
+        failed: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["failed", b"failed", "sync", b"sync", "time", b"time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DiskSynced: _TypeAlias = DiskSynced  # noqa: Y015
 
 @_typing.final
 class Tick(_message.Message):
@@ -871,11 +1133,13 @@ class StoredKey(_message.Message):
     KEY_FIELD_NUMBER: _builtins.int
     PARENT_FIELD_NUMBER: _builtins.int
     WRITER_FIELD_NUMBER: _builtins.int
+    OWNER_FIELD_NUMBER: _builtins.int
     namespace: _builtins.int
     tenant: _builtins.int
     key: _builtins.bytes
     parent: _builtins.bytes
     writer: _builtins.int
+    owner: _builtins.int
     def __init__(
         self,
         *,
@@ -884,10 +1148,11 @@ class StoredKey(_message.Message):
         key: _builtins.bytes = ...,
         parent: _builtins.bytes = ...,
         writer: _builtins.int = ...,
+        owner: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "namespace", b"namespace", "parent", b"parent", "tenant", b"tenant", "writer", b"writer"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "namespace", b"namespace", "owner", b"owner", "parent", b"parent", "tenant", b"tenant", "writer", b"writer"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1172,8 +1437,10 @@ class Effects(_message.Message):
     TRANSFERS_FIELD_NUMBER: _builtins.int
     DELETES_FIELD_NUMBER: _builtins.int
     WAKE_FIELD_NUMBER: _builtins.int
-    NOTES_FIELD_NUMBER: _builtins.int
     ADMITTED_FIELD_NUMBER: _builtins.int
+    HAPPENED_FIELD_NUMBER: _builtins.int
+    NOTES_FIELD_NUMBER: _builtins.int
+    SYNCS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def answer(self) -> Global___Answer: ...
     @_builtins.property
@@ -1183,9 +1450,13 @@ class Effects(_message.Message):
     @_builtins.property
     def wake(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
+    def admitted(self) -> _containers.RepeatedCompositeFieldContainer[Global___Admitted]: ...
+    @_builtins.property
+    def happened(self) -> _containers.RepeatedCompositeFieldContainer[Global___Happening]: ...
+    @_builtins.property
     def notes(self) -> _containers.RepeatedCompositeFieldContainer[Global___DiskNote]: ...
     @_builtins.property
-    def admitted(self) -> _containers.RepeatedCompositeFieldContainer[Global___Admitted]: ...
+    def syncs(self) -> _containers.RepeatedCompositeFieldContainer[Global___DiskSync]: ...
     def __init__(
         self,
         *,
@@ -1193,12 +1464,14 @@ class Effects(_message.Message):
         transfers: _abc.Iterable[Global___Transfer] | None = ...,
         deletes: _abc.Iterable[Global___DiskDelete] | None = ...,
         wake: _abc.Iterable[_builtins.str] | None = ...,
-        notes: _abc.Iterable[Global___DiskNote] | None = ...,
         admitted: _abc.Iterable[Global___Admitted] | None = ...,
+        happened: _abc.Iterable[Global___Happening] | None = ...,
+        notes: _abc.Iterable[Global___DiskNote] | None = ...,
+        syncs: _abc.Iterable[Global___DiskSync] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["admitted", b"admitted", "answer", b"answer", "deletes", b"deletes", "notes", b"notes", "transfers", b"transfers", "wake", b"wake"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admitted", b"admitted", "answer", b"answer", "deletes", b"deletes", "happened", b"happened", "notes", b"notes", "syncs", b"syncs", "transfers", b"transfers", "wake", b"wake"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1241,6 +1514,11 @@ class Answer(_message.Message):
     STEP_ANSWER_FIELD_NUMBER: _builtins.int
     LOOKUP_ANSWER_FIELD_NUMBER: _builtins.int
     DONE_FIELD_NUMBER: _builtins.int
+    SEQUENCE_ANSWER_FIELD_NUMBER: _builtins.int
+    DRAIN_ANSWER_FIELD_NUMBER: _builtins.int
+    PREFETCH_ANSWER_FIELD_NUMBER: _builtins.int
+    RETAIN_ANSWER_FIELD_NUMBER: _builtins.int
+    FORGET_ANSWER_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def attach_answer(self) -> Global___AttachAnswer: ...
     @_builtins.property
@@ -1251,6 +1529,16 @@ class Answer(_message.Message):
     def lookup_answer(self) -> Global___LookupAnswer: ...
     @_builtins.property
     def done(self) -> Global___Done: ...
+    @_builtins.property
+    def sequence_answer(self) -> Global___SequenceAnswer: ...
+    @_builtins.property
+    def drain_answer(self) -> Global___DrainAnswer: ...
+    @_builtins.property
+    def prefetch_answer(self) -> Global___PrefetchAnswer: ...
+    @_builtins.property
+    def retain_answer(self) -> Global___RetainAnswer: ...
+    @_builtins.property
+    def forget_answer(self) -> Global___ForgetAnswer: ...
     def __init__(
         self,
         *,
@@ -1259,12 +1547,17 @@ class Answer(_message.Message):
         step_answer: Global___StepAnswer | None = ...,
         lookup_answer: Global___LookupAnswer | None = ...,
         done: Global___Done | None = ...,
+        sequence_answer: Global___SequenceAnswer | None = ...,
+        drain_answer: Global___DrainAnswer | None = ...,
+        prefetch_answer: Global___PrefetchAnswer | None = ...,
+        retain_answer: Global___RetainAnswer | None = ...,
+        forget_answer: Global___ForgetAnswer | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["attach_answer", b"attach_answer", "done", b"done", "keep_alive_answer", b"keep_alive_answer", "kind", b"kind", "lookup_answer", b"lookup_answer", "step_answer", b"step_answer"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["attach_answer", b"attach_answer", "done", b"done", "drain_answer", b"drain_answer", "forget_answer", b"forget_answer", "keep_alive_answer", b"keep_alive_answer", "kind", b"kind", "lookup_answer", b"lookup_answer", "prefetch_answer", b"prefetch_answer", "retain_answer", b"retain_answer", "sequence_answer", b"sequence_answer", "step_answer", b"step_answer"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attach_answer", b"attach_answer", "done", b"done", "keep_alive_answer", b"keep_alive_answer", "kind", b"kind", "lookup_answer", b"lookup_answer", "step_answer", b"step_answer"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attach_answer", b"attach_answer", "done", b"done", "drain_answer", b"drain_answer", "forget_answer", b"forget_answer", "keep_alive_answer", b"keep_alive_answer", "kind", b"kind", "lookup_answer", b"lookup_answer", "prefetch_answer", b"prefetch_answer", "retain_answer", b"retain_answer", "sequence_answer", b"sequence_answer", "step_answer", b"step_answer"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["attach_answer", "keep_alive_answer", "step_answer", "lookup_answer", "done"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["attach_answer", "keep_alive_answer", "step_answer", "lookup_answer", "done", "sequence_answer", "drain_answer", "prefetch_answer", "retain_answer", "forget_answer"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -1383,6 +1676,132 @@ class LookupAnswer(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___LookupAnswer: _TypeAlias = LookupAnswer  # noqa: Y015
+
+@_typing.final
+class SequenceAnswer(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATE_FIELD_NUMBER: _builtins.int
+    ACTIVITY_FIELD_NUMBER: _builtins.int
+    TOKEN_COUNT_FIELD_NUMBER: _builtins.int
+    VALID_TOKENS_FIELD_NUMBER: _builtins.int
+    BLOCK_TABLE_FIELD_NUMBER: _builtins.int
+    SESSION_FIELD_NUMBER: _builtins.int
+    state: _builtins.int
+    activity: _builtins.int
+    token_count: _builtins.int
+    valid_tokens: _builtins.int
+    session: _builtins.str
+    @_builtins.property
+    def block_table(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        state: _builtins.int = ...,
+        activity: _builtins.int = ...,
+        token_count: _builtins.int = ...,
+        valid_tokens: _builtins.int = ...,
+        block_table: _abc.Iterable[_builtins.int] | None = ...,
+        session: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["activity", b"activity", "block_table", b"block_table", "session", b"session", "state", b"state", "token_count", b"token_count", "valid_tokens", b"valid_tokens"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SequenceAnswer: _TypeAlias = SequenceAnswer  # noqa: Y015
+
+@_typing.final
+class DrainAnswer(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BLOCKS_LEFT_FIELD_NUMBER: _builtins.int
+    BLOCKS_MOVING_FIELD_NUMBER: _builtins.int
+    BLOCKS_STORED_FIELD_NUMBER: _builtins.int
+    blocks_left: _builtins.int
+    blocks_moving: _builtins.int
+    blocks_stored: _builtins.int
+    def __init__(
+        self,
+        *,
+        blocks_left: _builtins.int = ...,
+        blocks_moving: _builtins.int = ...,
+        blocks_stored: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks_left", b"blocks_left", "blocks_moving", b"blocks_moving", "blocks_stored", b"blocks_stored"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DrainAnswer: _TypeAlias = DrainAnswer  # noqa: Y015
+
+@_typing.final
+class PrefetchAnswer(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BLOCKS_STARTED_FIELD_NUMBER: _builtins.int
+    blocks_started: _builtins.int
+    def __init__(
+        self,
+        *,
+        blocks_started: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks_started", b"blocks_started"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PrefetchAnswer: _TypeAlias = PrefetchAnswer  # noqa: Y015
+
+@_typing.final
+class RetainAnswer(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BLOCKS_RETAINED_FIELD_NUMBER: _builtins.int
+    blocks_retained: _builtins.int
+    def __init__(
+        self,
+        *,
+        blocks_retained: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks_retained", b"blocks_retained"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RetainAnswer: _TypeAlias = RetainAnswer  # noqa: Y015
+
+@_typing.final
+class ForgetAnswer(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FORGET_FIELD_NUMBER: _builtins.int
+    BLOCKS_FORGOTTEN_FIELD_NUMBER: _builtins.int
+    DONE_FIELD_NUMBER: _builtins.int
+    LOTS_LEFT_FIELD_NUMBER: _builtins.int
+    forget: _builtins.int
+    blocks_forgotten: _builtins.int
+    done: _builtins.bool
+    lots_left: _builtins.bool
+    def __init__(
+        self,
+        *,
+        forget: _builtins.int = ...,
+        blocks_forgotten: _builtins.int = ...,
+        done: _builtins.bool = ...,
+        lots_left: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks_forgotten", b"blocks_forgotten", "done", b"done", "forget", b"forget", "lots_left", b"lots_left"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ForgetAnswer: _TypeAlias = ForgetAnswer  # noqa: Y015
 
 @_typing.final
 class Done(_message.Message):
@@ -1747,10 +2166,12 @@ class SequenceMoved(_message.Message):
     STATE_FIELD_NUMBER: _builtins.int
     BLOCK_TABLE_FIELD_NUMBER: _builtins.int
     VALID_TOKENS_FIELD_NUMBER: _builtins.int
+    ENGINE_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     sequence: _builtins.int
     state: _builtins.int
     valid_tokens: _builtins.int
+    engine: _builtins.str
     @_builtins.property
     def block_table(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     def __init__(
@@ -1761,10 +2182,11 @@ class SequenceMoved(_message.Message):
         state: _builtins.int = ...,
         block_table: _abc.Iterable[_builtins.int] | None = ...,
         valid_tokens: _builtins.int = ...,
+        engine: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_table", b"block_table", "revision", b"revision", "sequence", b"sequence", "state", b"state", "valid_tokens", b"valid_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_table", b"block_table", "engine", b"engine", "revision", b"revision", "sequence", b"sequence", "state", b"state", "valid_tokens", b"valid_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1794,6 +2216,130 @@ class PressureChanged(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PressureChanged: _TypeAlias = PressureChanged  # noqa: Y015
+
+@_typing.final
+class Happening(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SEQUENCE_MOVED_FIELD_NUMBER: _builtins.int
+    PRESSURE_CHANGED_FIELD_NUMBER: _builtins.int
+    BLOCKS_STORED_FIELD_NUMBER: _builtins.int
+    BLOCKS_REMOVED_FIELD_NUMBER: _builtins.int
+    ENGINE_GONE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def sequence_moved(self) -> Global___SequenceMoved: ...
+    @_builtins.property
+    def pressure_changed(self) -> Global___PressureChanged: ...
+    @_builtins.property
+    def blocks_stored(self) -> Global___BlocksStored: ...
+    @_builtins.property
+    def blocks_removed(self) -> Global___BlocksRemoved: ...
+    @_builtins.property
+    def engine_gone(self) -> Global___EngineGone: ...
+    def __init__(
+        self,
+        *,
+        sequence_moved: Global___SequenceMoved | None = ...,
+        pressure_changed: Global___PressureChanged | None = ...,
+        blocks_stored: Global___BlocksStored | None = ...,
+        blocks_removed: Global___BlocksRemoved | None = ...,
+        engine_gone: Global___EngineGone | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["blocks_removed", b"blocks_removed", "blocks_stored", b"blocks_stored", "engine_gone", b"engine_gone", "kind", b"kind", "pressure_changed", b"pressure_changed", "sequence_moved", b"sequence_moved"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks_removed", b"blocks_removed", "blocks_stored", b"blocks_stored", "engine_gone", b"engine_gone", "kind", b"kind", "pressure_changed", b"pressure_changed", "sequence_moved", b"sequence_moved"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["sequence_moved", "pressure_changed", "blocks_stored", "blocks_removed", "engine_gone"]  # noqa: Y015
+    _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
+
+Global___Happening: _TypeAlias = Happening  # noqa: Y015
+
+@_typing.final
+class BlocksStored(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REVISION_FIELD_NUMBER: _builtins.int
+    TIER_FIELD_NUMBER: _builtins.int
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
+    KEYS_FIELD_NUMBER: _builtins.int
+    revision: _builtins.int
+    tier: _builtins.int
+    namespace: _builtins.int
+    tenant: _builtins.int
+    @_builtins.property
+    def keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
+    def __init__(
+        self,
+        *,
+        revision: _builtins.int = ...,
+        tier: _builtins.int = ...,
+        namespace: _builtins.int = ...,
+        tenant: _builtins.int = ...,
+        keys: _abc.Iterable[_builtins.bytes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["keys", b"keys", "namespace", b"namespace", "revision", b"revision", "tenant", b"tenant", "tier", b"tier"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BlocksStored: _TypeAlias = BlocksStored  # noqa: Y015
+
+@_typing.final
+class BlocksRemoved(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REVISION_FIELD_NUMBER: _builtins.int
+    TIER_FIELD_NUMBER: _builtins.int
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
+    KEYS_FIELD_NUMBER: _builtins.int
+    revision: _builtins.int
+    tier: _builtins.int
+    namespace: _builtins.int
+    tenant: _builtins.int
+    @_builtins.property
+    def keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
+    def __init__(
+        self,
+        *,
+        revision: _builtins.int = ...,
+        tier: _builtins.int = ...,
+        namespace: _builtins.int = ...,
+        tenant: _builtins.int = ...,
+        keys: _abc.Iterable[_builtins.bytes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["keys", b"keys", "namespace", b"namespace", "revision", b"revision", "tenant", b"tenant", "tier", b"tier"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BlocksRemoved: _TypeAlias = BlocksRemoved  # noqa: Y015
+
+@_typing.final
+class EngineGone(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REVISION_FIELD_NUMBER: _builtins.int
+    ENGINE_FIELD_NUMBER: _builtins.int
+    revision: _builtins.int
+    engine: _builtins.str
+    def __init__(
+        self,
+        *,
+        revision: _builtins.int = ...,
+        engine: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["engine", b"engine", "revision", b"revision"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EngineGone: _TypeAlias = EngineGone  # noqa: Y015
 
 @_typing.final
 class Transfer(_message.Message):
@@ -1854,6 +2400,25 @@ class DiskDelete(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DiskDelete: _TypeAlias = DiskDelete  # noqa: Y015
+
+@_typing.final
+class DiskSync(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SYNC_FIELD_NUMBER: _builtins.int
+    sync: _builtins.int
+    def __init__(
+        self,
+        *,
+        sync: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["sync", b"sync"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DiskSync: _TypeAlias = DiskSync  # noqa: Y015
 
 @_typing.final
 class DiskNote(_message.Message):

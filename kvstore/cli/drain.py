@@ -1,0 +1,33 @@
+"""`kvstore drain`: before a restart."""
+
+from typing import Annotated
+
+import typer
+
+from kvstore.client.address import default_address
+from kvstore.client.client import Client
+
+__all__ = ["drain"]
+
+DEADLINE_SECONDS = 10.0
+BLOCKS_LEFT = 1
+
+
+def drain(
+    socket: Annotated[
+        str, typer.Option(default_factory=default_address, help="The service's socket: a path, or unix:PATH.")
+    ],
+    timeout: Annotated[float, typer.Option(min=0, max=3600, help="Seconds to write for at most.")] = 60.0,
+    stop: Annotated[bool, typer.Option("--stop", help="Stop the service afterwards.")] = False,
+    cancel: Annotated[bool, typer.Option("--cancel", help="Take new work again instead.")] = False,
+) -> None:
+    """Take no new work, and write to disk what is worth keeping. Exit status 1: not all is there."""
+    with Client(socket, deadline_seconds=DEADLINE_SECONDS) as client:
+        response = client.drain(timeout, cancel=cancel, stop=stop)
+    if cancel:
+        typer.echo("The service takes new work again.")
+        return
+    written, left = response.blocks_written, response.blocks_left
+    typer.echo(f"{written:,} blocks written, {left:,} left" + ("; the service stops." if stop else "."))
+    if left:
+        raise typer.Exit(BLOCKS_LEFT)

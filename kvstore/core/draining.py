@@ -1,0 +1,68 @@
+"""Before a restart: whatever can be found and has no copy on disk is asked to go there.
+
+First what belongs to sessions, with all that it hangs on; it may push out what lies on disk and was used
+longest ago, as ever. Then what is only cached, as far as there is room on disk for it, heads of chains
+first, since the most hangs on them.
+"""
+
+import numpy as np
+
+from kvstore.core.blocks import NO_FRAME, Rows
+from kvstore.core.config import StoreConfig
+from kvstore.core.effects import DrainAnswer
+from kvstore.core.links import COPY, WRITE, Links
+from kvstore.core.memory import Memory
+from kvstore.core.types import CPU, DISK, GPU
+
+__all__ = ["Draining"]
+
+# At a time: what waits for a link has a bound, and others wait for it too.
+ASKED_MAX = 16_384
+
+
+class Draining:
+    """Asked again and again it asks for more, for what has come since, and for what has failed."""
+
+    def __init__(self, config: StoreConfig, memory: Memory, links: Links) -> None:
+        self._config = config
+        self._memory = memory
+        self._links = links
+
+    def write_down(self) -> None:
+        """Nothing to do where there is no disk tier."""
+        if not self._config.disk_frames:
+            return
+        blocks = self._memory.blocks
+        rows = self._worth_keeping()[:ASKED_MAX]
+        blocks.to_disk[rows] = True
+        self._links.ask_down(WRITE, rows[blocks.valid[CPU][rows]])
+        self._links.ask_down(COPY, rows)
+
+    def _worth_keeping(self) -> Rows:
+        """Of what is neither on disk nor being written, that which is to go there, in this order."""
+        blocks, prefix = self._memory.blocks, self._memory.prefix
+        lacking = blocks.indexed & (blocks.frame[DISK] == NO_FRAME) & ~blocks.unwanted
+        # Lone sequences have negative numbers, and what nobody owns was found on disk once.
+        wanted = np.zeros(blocks.capacity, np.bool_)
+        wanted[prefix.with_ancestors(np.flatnonzero(lacking & (blocks.owner >= 0)))] = True
+        ours = self._heads_first(np.flatnonzero(lacking & wanted))
+        rest = self._heads_first(np.flatnonzero(lacking & ~wanted))
+        room = max(0, self._memory.pools[DISK].free_count - ours.size)
+        return np.concatenate([ours, rest[:room]])
+
+    def _heads_first(self, rows: Rows) -> Rows:
+        order: Rows = rows[np.argsort(self._memory.blocks.depth[rows], kind="stable")]
+        return order
+
+    def report(self) -> DrainAnswer:
+        """How far it is."""
+        blocks = self._memory.blocks
+        left = blocks.indexed & ~blocks.valid[DISK] & ~blocks.unwanted
+        moving = blocks.queued[GPU] | blocks.queued[CPU]
+        for pins in blocks.pins:
+            moving |= pins > 0
+        return DrainAnswer(
+            blocks_left=int(np.count_nonzero(left)),
+            blocks_moving=int(np.count_nonzero(left & blocks.to_disk & moving)),
+            blocks_stored=self._links.blocks_moved_in[DISK],
+        )

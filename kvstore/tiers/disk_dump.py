@@ -1,0 +1,80 @@
+"""Reads the index of a folder by way of another process (index_walk.py): LMDB trusts its file, and a damaged
+one can end the process that reads it."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from msgspec import Struct
+
+from kvstore.tiers import index_walk
+from kvstore.tiers.disk_environment import DATA_FILE, disk_invalid
+from kvstore.tiers.disk_format import TABLES
+from kvstore.tiers.index_walk import END, FAULT, HEAD
+
+__all__ = ["Dump", "check_index", "read_dump"]
+
+DIED = "reading the index ended with"
+
+
+class Dump(Struct, frozen=True, kw_only=True):
+    """Each table's records by name, as far as they could be read; `faults` say what is missing."""
+
+    tables: dict[str, dict[bytes, bytes]]
+    faults: list[str]
+
+
+def check_index(folder: Path) -> None:
+    """DiskInvalid where whoever opens this index may die of it. What LMDB itself finds wrong is passed over:
+    it is told when the folder is opened."""
+    if (folder / DATA_FILE).exists():
+        dump = _run(folder, "walk")
+        dead = [fault for fault in dump.faults if fault.startswith(DIED)]
+        if dead:
+            remedy = "`kvstore verify --repair` saves what can be read; or delete the folder"
+            raise disk_invalid(folder, f"damaged: {dead[0]}", remedy)
+
+
+def read_dump(folder: Path) -> Dump:
+    return _run(folder, "dump")
+
+
+def _run(folder: Path, what: str) -> Dump:
+    tables: dict[str, dict[bytes, bytes]] = {name: {} for name in TABLES}
+    faults: list[str] = []
+    command = [sys.executable, index_walk.__file__, str(folder), what, *TABLES]
+    # Modules are found there as here, but for the folder of the program itself.
+    paths = os.pathsep.join(path or os.curdir for path in sys.path)
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "PYTHONPATH": paths, "PYTHONSAFEPATH": "1"},
+    ) as process:
+        if process.stdout is None:
+            raise RuntimeError("a pipe was asked for")
+        ended = False
+        for table, name, record in _read(process.stdout):
+            if table == END:
+                ended = True
+            elif table == FAULT:
+                faults.append(f"{name.decode()}: {record.decode()}")
+            elif table < len(TABLES):
+                tables[TABLES[table]][name] = record
+        code = process.wait()
+    if not ended:
+        faults.append(f"{DIED} " + (f"signal {-code}" if code < 0 else f"status {code}"))
+    return Dump(tables=tables, faults=faults)
+
+
+def _read(pipe: IO[bytes]) -> Iterator[tuple[int, bytes, bytes]]:
+    while len(head := pipe.read(HEAD.size)) == HEAD.size:
+        table, name_bytes, record_bytes = HEAD.unpack(head)
+        body = pipe.read(name_bytes + record_bytes)
+        if len(body) < name_bytes + record_bytes:
+            return
+        yield table, body[:name_bytes], body[name_bytes:]

@@ -1,0 +1,194 @@
+"""Whose turn it is at the device, what is late, and what follows from it. Gates, no sleeps."""
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from kvstore.core.errors import CheckFailed
+from kvstore.tiers.disk_io import READ_THREADS, READS_PER_WRITE, Io, IoKind, IoLate, IoNotBegun, IoThreads
+
+WAIT = 60.0
+
+
+class Gate:
+    """A call that says that it has begun, and ends when told to."""
+
+    def __init__(self, log: list[str] | None = None, name: str = "") -> None:
+        self.begun, self.go = threading.Event(), threading.Event()
+        self._log, self._name = log, name
+
+    def __call__(self) -> str:
+        if self._log is not None:
+            self._log.append(self._name)
+        self.begun.set()
+        assert self.go.wait(WAIT)
+        return self._name
+
+
+def nothing() -> None:
+    pass
+
+
+@pytest.fixture
+def threads() -> Iterator[IoThreads]:
+    made = IoThreads("test", WAIT)
+    yield made
+    assert made.close(WAIT)
+
+
+@pytest.fixture
+def hasty() -> Iterator[IoThreads]:
+    """Patient with nobody."""
+    made = IoThreads("test", 0.05)
+    yield made
+    assert made.close(WAIT)
+
+
+def fill_readers(threads: IoThreads) -> list[tuple[Gate, Io[str]]]:
+    gates = [Gate() for _ in range(READ_THREADS)]
+    started = [(gate, threads.start(IoKind.READ, gate)) for gate in gates]
+    for gate in gates:
+        assert gate.begun.wait(WAIT)
+    return started
+
+
+def test_what_a_call_returns_or_raises_comes_back(threads):
+    assert threads.start(IoKind.READ, lambda: 5).wait(nothing) == 5
+
+    def fails() -> None:
+        raise OSError("no")
+
+    for kind in IoKind:
+        with pytest.raises(OSError, match="no"):
+            threads.start(kind, fails).wait(nothing)
+
+
+def test_a_read_goes_before_all_writes_that_wait(threads):
+    log: list[str] = []
+    first = Gate(log, "write")
+    first.go.clear()
+    writes = [threads.start(IoKind.WRITE, first)]
+    assert first.begun.wait(WAIT)
+    writes += [threads.start(IoKind.WRITE, lambda: log.append("write")) for _ in range(20)]
+    reads = [threads.start(IoKind.READ, lambda: log.append("read")) for _ in range(5)]
+    for read in reads:
+        read.wait(nothing)
+    assert log == ["write", *["read"] * 5], "none but the write that was in service"
+    first.go.set()
+    for write in writes:
+        write.wait(nothing)
+    assert log.count("write") == 21
+
+
+def test_no_write_begins_while_a_read_is_in_service_and_one_at_a_time(threads):
+    reading = fill_readers(threads)
+    log: list[str] = []
+    gates = [Gate(log, str(n)) for n in range(3)]
+    writes = [threads.start(IoKind.WRITE, gate) for gate in gates]
+    for gate, _ in reading[1:]:
+        gate.go.set()
+    for _, read in reading[1:]:
+        read.wait(nothing)
+    assert log == []
+    reading[0][0].go.set()
+    for number, (gate, write) in enumerate(zip(gates, writes, strict=True)):
+        assert gate.begun.wait(WAIT)
+        assert log == [str(n) for n in range(number + 1)]
+        gate.go.set()
+        write.wait(nothing)
+
+
+def test_writes_have_a_turn_where_reads_never_end(threads):
+    """Each read starts the next before it ends, so that one is always waiting."""
+    write: Io[None] | None = None
+    count = 0
+    done = threading.Event()
+    lock = threading.Lock()
+
+    def read() -> None:
+        nonlocal count
+        with lock:
+            count += 1
+            if count < 100 * READS_PER_WRITE and not done.is_set():
+                threads.start(IoKind.READ, read)
+
+    blocker = fill_readers(threads)
+    write = threads.start(IoKind.WRITE, done.set)
+    for _ in range(2 * READ_THREADS):
+        threads.start(IoKind.READ, read)
+    for gate, _ in blocker:
+        gate.go.set()
+    write.wait(nothing)
+    assert READS_PER_WRITE - READ_THREADS <= count < 100 * READS_PER_WRITE
+
+
+def test_commits_wait_for_neither(threads):
+    reading, writing = fill_readers(threads), Gate()
+    threads.start(IoKind.WRITE, writing)
+    assert threads.start(IoKind.INDEX, lambda: "done").wait(nothing) == "done"
+    for gate, _ in reading:
+        gate.go.set()
+    writing.go.set()
+
+
+# --------------------------------------------------------------------------------- late
+
+
+@pytest.mark.parametrize("kind", list(IoKind))
+def test_a_late_one_is_told_when_it_returns_and_not_before(hasty, kind):
+    gate, back = Gate(), threading.Event()
+    io = hasty.start(kind, gate)
+    with pytest.raises(IoLate, match="not returned"):
+        io.wait(back.set)
+    assert hasty.late_count == 1
+    assert not back.is_set()
+    gate.go.set()
+    assert back.wait(WAIT)
+
+
+def test_what_waits_behind_late_ones_is_never_begun(hasty):
+    gates = [Gate() for _ in range(READ_THREADS)]
+    for gate in gates:
+        with pytest.raises(IoLate):
+            hasty.start(IoKind.READ, gate).wait(nothing)
+    begun = threading.Event()
+    with pytest.raises(IoNotBegun):
+        hasty.start(IoKind.READ, begun.set).wait(nothing)
+    for gate in gates:
+        gate.go.set()
+    while hasty.late_count:
+        hasty.start(IoKind.INDEX, nothing).wait(nothing)
+    hasty.start(IoKind.READ, nothing).wait(nothing)
+    assert not begun.is_set()
+
+
+def test_late_reads_do_not_keep_writes_from_beginning(hasty):
+    gate = Gate()
+    with pytest.raises(IoLate):
+        hasty.start(IoKind.READ, gate).wait(nothing)
+    hasty.start(IoKind.WRITE, nothing).wait(nothing)
+    gate.go.set()
+
+
+def test_in_a_queue_that_moves_an_io_may_wait_longer_than_the_deadline():
+    """Each is quick, all together take longer than the deadline."""
+    threads = IoThreads("test", 0.2)
+    pause = threading.Event()
+    ios = [threads.start(IoKind.WRITE, lambda: pause.wait(0.02)) for _ in range(20)]
+    assert [io.wait(nothing) for io in ios] == [False] * 20
+    assert threads.close(WAIT)
+
+
+def test_close_does_what_is_queued_and_gives_up_one_that_hangs():
+    threads = IoThreads("test", WAIT)
+    gate, log = Gate(), list[str]()
+    threads.start(IoKind.WRITE, gate)
+    threads.start(IoKind.WRITE, lambda: log.append("done"))
+    assert gate.begun.wait(WAIT)
+    assert not threads.close(0.01)
+    with pytest.raises(CheckFailed):
+        threads.start(IoKind.READ, nothing)
+    gate.go.set()
+    assert threads.close(WAIT)
+    assert log == ["done"]

@@ -1,0 +1,112 @@
+"""Less room than before: the least recent go, the others come below the cap, the disk gets its own back."""
+
+from contextlib import closing
+from pathlib import Path
+
+import lmdb
+import pytest
+
+from kvstore.tiers.disk import ReadOutcome
+from kvstore.tiers.disk_table import BlockTable
+from kvstore.tiers.files import DirectFiles
+from tests.tiers.helpers import CAP, chain, change_bytes, frames, open_tier, read, stored, taken_bytes, write
+
+SIZE, SLOT = 100_000, 102_400
+
+
+def make(folder: Path, count: int, cap: int = CAP) -> dict[int, bytes]:
+    """Chains of ten, each used after the one before it."""
+    with closing(open_tier(folder, cap, SIZE)) as tier:
+        data: dict[int, bytes] = {}
+        for first in range(0, count, 10):
+            data |= zip(range(first, first + 10), write(tier, chain(10, first), SIZE), strict=True)
+    return data
+
+
+def numbers(tier) -> list[int]:
+    by_key = {key.key: number for number, key in enumerate([stored(n) for n in range(1_000)])}
+    return [by_key[key.key] for key in tier.found(SIZE)]
+
+
+@pytest.mark.parametrize("cap", [4 << 20, 5_000_000, 16 << 20])
+def test_the_most_recent_stay_and_the_cap_holds_before_anything_is_served(tmp_path, cap):
+    data = make(tmp_path, 400)
+    assert taken_bytes(tmp_path) > 40_000_000
+    with closing(open_tier(tmp_path, cap, SIZE)) as tier:
+        assert taken_bytes(tmp_path) <= cap
+        capacity = tier.capacity_blocks(SIZE, 1)
+        kept = numbers(tier)
+        assert len(kept) == capacity == tier.held_blocks
+        # Whole chains from the end, and the head of one more.
+        assert kept[-(capacity // 10 * 10) :] == list(range(400 - capacity // 10 * 10, 400))
+        assert all(read(tier, stored(n), SIZE) == data[n] for n in kept)
+        tier.delete([stored(kept[-1])])
+        write(tier, [stored(900)], SIZE)
+        assert taken_bytes(tmp_path) <= cap
+    with closing(open_tier(tmp_path, CAP, SIZE)) as tier:
+        for first in range(500, 800, 10):
+            write(tier, chain(10, first), SIZE)
+        assert all(read(tier, stored(n), SIZE) == data[n] for n in kept[:-1])
+
+
+def test_used_ones_stay(tmp_path):
+    data = make(tmp_path, 100)
+    with closing(open_tier(tmp_path, CAP, SIZE)) as tier:
+        tier.note_uses(chain(10, 20))
+    with closing(open_tier(tmp_path, 4 << 20, SIZE)) as tier:
+        assert numbers(tier)[-10:] == list(range(20, 30))
+        assert all(read(tier, stored(n), SIZE) == data[n] for n in range(20, 30))
+
+
+def test_a_bad_block_is_not_moved(tmp_path):
+    make(tmp_path, 100)
+    change_bytes(tmp_path, stored(99), SLOT, lambda value: b"?" * len(value))
+    with closing(open_tier(tmp_path, 4 << 20, SIZE)) as tier:
+        assert tier.counts.bad_entries == 1
+        assert numbers(tier)[-9:] == list(range(90, 99))
+        assert read(tier, stored(99), SIZE) is None
+
+
+def test_blocks_that_cannot_be_moved_are_given_up_and_the_cap_holds(tmp_path):
+    class Fails(DirectFiles):
+        def write(self, fd, parts, offset):
+            raise OSError("I/O error")
+
+    make(tmp_path, 100)
+    with closing(open_tier(tmp_path, 4 << 20, SIZE, files=Fails())) as tier:
+        assert taken_bytes(tmp_path) <= 4 << 20
+        assert len(tier.found(SIZE)) == tier.held_blocks
+
+
+def test_a_disk_that_takes_nothing_any_more_keeps_all_and_serves_it(tmp_path, monkeypatch):
+    def fails(*_):
+        raise lmdb.DiskError("read-only")
+
+    data = make(tmp_path, 100)
+    for name in ("put", "remove"):
+        monkeypatch.setattr(BlockTable, name, fails)
+    with closing(open_tier(tmp_path, 4 << 20, SIZE)) as tier:
+        kept = numbers(tier)
+        assert len(kept) == tier.capacity_blocks(SIZE, 1)
+        outs = [frames(SIZE) for _ in kept]
+        assert tier.read([stored(n, n - 1 if n % 10 else None) for n in kept], outs) == [
+            ReadOutcome.GOOD
+        ] * len(kept)
+        assert [out[0].tobytes() for out in outs] == [data[n] for n in kept]
+
+
+def test_an_index_that_has_grown_too_long_is_written_anew(tmp_path):
+    """Small blocks: the index is most of what there is."""
+    with closing(open_tier(tmp_path, CAP, 1)) as tier:
+        for first in range(0, 8_000, 500):
+            write(tier, chain(500, first), 1)
+    index = (tmp_path / "data.mdb").stat().st_size
+    with closing(open_tier(tmp_path, 4 << 20, 1)) as tier:
+        assert (tmp_path / "data.mdb").stat().st_size < index / 4
+        assert taken_bytes(tmp_path) <= 4 << 20
+        found = tier.found(1)
+        assert len(found) == tier.capacity_blocks(1, 1)
+        assert all(outcome is ReadOutcome.GOOD for outcome in tier.read(found, [frames(1) for _ in found]))
+        tier.delete(found[-5:])
+        write(tier, found[-5:], 1)
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == []

@@ -1,0 +1,151 @@
+"""A loss of power at any point breaks no promise; and it would without any one of the syncs, or without the
+rule for slots that are used again. SIGKILL can't show that: what was written and not synced survives it.
+"""
+
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import pytest
+
+from kvstore.tiers.disk_deleting import Deleter
+from kvstore.tiers.disk_format import BlockEntry
+from kvstore.tiers.disk_space import Space
+from kvstore.tiers.disk_table import BlockTable
+from kvstore.tiers.disk_writing import Batch, BlockWriter, Pace
+from tests.tiers import power
+from tests.tiers.power_record import Log
+from tests.tiers.power_replay import COMMITS, Draw, Way
+from tests.tiers.sized import CAP
+
+STEPS = 300
+# A folder at its cap, and one whose cap becomes smaller than what is there, and larger again.
+LIVES = {"full": (CAP, CAP, CAP), "shrunk": (2 * CAP, CAP, 2 * CAP)}
+SEEDS = 2
+# What a proof by leaving out has to find its fault in.
+LOSSES_WITHOUT = 300
+
+# Syncs whose loss breaks no promise, and why they are made all the same.
+NOT_FOR_SAFETY = {
+    "fsync in DirectFiles.create": "a segment's length comes with the first sync of what is written to it; "
+    "with this that costs less, and a disk that fails is met early",
+    "fsync in sync_folder < DirectFiles.create < Segments.shorten": "the name was there before",
+    "fsync in sync_folder < DirectFiles.create < Segments._resize": "the name was there before",
+    "fsync in sync_folder < DirectFiles.remove": "a segment that comes back is found and removed again",
+}
+
+
+def recorded(seed: int, life: str) -> Log:
+    with power.fast_folder() as scratch:
+        return power.record(scratch / "disk", seed, steps=STEPS, caps=LIVES[life])
+
+
+@pytest.fixture(scope="module", params=[(seed, life) for seed in range(SEEDS) for life in LIVES], ids=str)
+def log(request: pytest.FixtureRequest) -> Log:
+    return recorded(*request.param)
+
+
+def test_a_loss_of_power_at_any_point_breaks_no_promise(log: Log, request: pytest.FixtureRequest) -> None:
+    count = request.config.getoption("--power-losses") // (SEEDS * len(LIVES))
+    assert power.find_broken(log, power.draws(log, 1, count)) == ""
+
+
+def first_moments() -> tuple[Log, list[Draw]]:
+    """A folder is made and written to; losses at each place of that, in each way that leaves things open."""
+    with power.fast_folder() as scratch:
+        log = power.record(scratch / "disk", 0, steps=4, caps=[CAP])
+    ways = (Way.LOST, Way.WRITES, Way.SECTORS, Way.REVERSED)
+    # More of the first ones, where chance has the most to say.
+    draws = [
+        Draw(point, way, seed)
+        for point in range(1, min(log.places, 90))
+        for way in ways
+        for seed in range(4 if point < 30 else 1)
+    ]
+    random.Random(0).shuffle(draws)
+    return log, draws
+
+
+def test_a_loss_in_the_first_moments_of_a_folder_needs_no_help() -> None:
+    """Files have names that are not durable yet, and the index has first pages that may be torn."""
+    log, draws = first_moments()
+    assert power.find_broken(log, draws) == ""
+
+
+def test_without_any_one_of_the_syncs_a_promise_is_broken() -> None:
+    """Each is named by the way that leads to it, as it was seen; a new one is asked for like the others."""
+    records = [first_moments()]
+    for life in LIVES:
+        log = recorded(0, life)
+        records.append((log, list(power.draws(log, 1, LOSSES_WITHOUT))))
+    sites = set().union(*(log.sites() for log, _ in records)) | {COMMITS}
+    needed = {site for site in sites if not any(site.startswith(name) for name in NOT_FOR_SAFETY)}
+    assert len(needed) >= 6
+    for site in sorted(needed):
+        of_site = [(log, draws) for log, draws in records if site in log.sites() | {COMMITS}]
+        assert any(power.find_broken(log, draws, {site}) for log, draws in of_site), site
+
+
+# -------------------------------------------------------------------- slots used again
+
+
+class FreeAtOnce:
+    """A tier that gives slots back before the transaction that frees them is durable."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self._early: set[int] = set()
+        self._really_give = Space.give
+        patch.setattr(Space, "give", lambda space, slots: self._give_once(space, slots))
+
+    def give_early(self, space: Space, table: BlockTable, names: Iterable[bytes]) -> None:
+        named = list(names)
+        found = [(name, record) for name, record in zip(named, table.find(named), strict=True) if record]
+        slots = {space.slot_of(BlockEntry.unpack(*each)) for each in found} - self._early
+        self._early |= slots
+        self._really_give(space, slots)
+
+    def _give_once(self, space: Space, slots: Iterable[int]) -> None:
+        given = set(slots)
+        late = given - self._early
+        self._early -= given
+        self._really_give(space, late)
+
+
+def free_replaced_at_once(patch: pytest.MonkeyPatch) -> None:
+    """Of blocks that are stored again: before their new bytes are written."""
+    early, write = FreeAtOnce(patch), BlockWriter.write
+
+    def write_over(self: BlockWriter, batch: Batch, block_bytes: int, pace: Pace) -> None:
+        early.give_early(self._space, self._table, batch)
+        write(self, batch, block_bytes, pace)
+
+    patch.setattr(BlockWriter, "write", write_over)
+
+
+def free_deleted_at_once(patch: pytest.MonkeyPatch) -> None:
+    """And the transaction follows with the next one, as if to save a commit."""
+    early, commit = FreeAtOnce(patch), BlockWriter._commit
+
+    def delete(self: Deleter, names: Sequence[bytes]) -> None:
+        early.give_early(self._space, self._table, names)
+        self.owe(names)
+
+    def commit_both(self: BlockWriter, entries: Mapping[bytes, BlockEntry], slots: Sequence[int]) -> None:
+        with self._deleter._lock:
+            owed = [name for part in self._deleter._owed for name in part]
+            self._deleter._owed.clear()
+        self._deleter._remove(owed)
+        commit(self, entries, slots)
+
+    patch.setattr(Deleter, "delete", delete)
+    patch.setattr(Deleter, "pay", lambda self: None)
+    patch.setattr(BlockWriter, "_commit", commit_both)
+
+
+@pytest.mark.parametrize("plant", [free_replaced_at_once, free_deleted_at_once])
+def test_with_slots_free_at_once_a_promise_is_broken(plant: Callable[[pytest.MonkeyPatch], None]) -> None:
+    """One works alone here, so that it is the loss of power that shows it and no other thread."""
+    with pytest.MonkeyPatch.context() as patch:
+        plant(patch)
+        with power.fast_folder() as scratch:
+            log = power.record(scratch / "disk", 0, steps=STEPS, caps=[CAP], parts=1)
+    assert power.find_broken(log, power.draws(log, 1, LOSSES_WITHOUT))
