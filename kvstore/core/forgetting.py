@@ -23,7 +23,7 @@ from kvstore.core.engines import Engine, Publish, TurnEnd
 from kvstore.core.errors import FieldInvalid, TooManyForgets, check
 from kvstore.core.events import DiskSynced, Forget
 from kvstore.core.memory import Memory
-from kvstore.core.prefix import domain_parts
+from kvstore.core.prefix import chain_places, domain_parts
 from kvstore.core.sequences import session_owner
 from kvstore.core.sessions import Sessions
 from kvstore.core.swaps import Swaps
@@ -260,9 +260,11 @@ class Forgetting:
         """The engine's own sequences could find it before all others."""
         rows = publication.rows[publication.first : publication.end]
         pending = engine.pending.get(publication.domain, {})
-        for key, row in zip(publication.keys[publication.first : publication.end], rows, strict=True):
-            if pending.get(key) == row:
-                del pending[key]
+        for place, row in zip(
+            chain_places(publication.keys, publication.first, publication.end), rows, strict=True
+        ):
+            if pending.get(place) == row:
+                del pending[place]
         if scope.whole or not scope.session:
             # Nor may another sequence publish it, to which it was shown.
             self._memory.blocks.bar(np.array(rows, np.intp))
