@@ -25,8 +25,6 @@ class Choosing:
         self._lanes = lanes
         self._late = late
         self._ahead = ahead
-        # Free ones that nothing is brought to ahead of being asked for: what runs grows into them.
-        self._gpu_frames_left = round((1 - config.high_watermark) * config.gpu_frames)
         # Rows that were to be read while the device is stuck.
         self._refused: list[int] = []
 
@@ -79,7 +77,9 @@ class Choosing:
         to be written."""
         if lane.link == LOAD:
             rows = self._ahead.to_load(rows)
-            room = self._memory.pools[GPU].free_count - self._gpu_frames_left
+            pool, marks = self._memory.pools[GPU], self._memory.watermarks[GPU]
+            # Some free ones are left alone: what runs grows into them.
+            room = pool.free_count - round((1 - marks.high) * pool.frame_count)
             fitting = rows[: max(0, room)]
             self._memory.add_replicas(GPU, fitting)
             self._ahead.fulfil(fitting)

@@ -15,6 +15,7 @@ from kvstore.core.recency import Recency
 from kvstore.core.retained import Retained
 from kvstore.core.room import Room
 from kvstore.core.types import CPU, DISK, GPU, BlockKey, DomainId, Rows, StoredKey, Tier, WriterId
+from kvstore.core.watermarks import WatermarkTable
 
 __all__ = ["Memory"]
 
@@ -34,6 +35,7 @@ class Memory:
         self.eviction = eviction
         eviction.begin(self.blocks.capacity)
         self.room = Room(self.blocks, self.pools, self.prefix, eviction)
+        self.watermarks = WatermarkTable(config)
         self.recency = Recency(self.blocks, has_disk=config.disk_frames > 0)
         self.retained = Retained(self.blocks, eviction)
         self.blocks_evicted = [0 for _ in Tier]

@@ -78,7 +78,6 @@ from kvstore.core.steps import Steps
 from kvstore.core.swaps import Swaps
 from kvstore.core.types import RESIDENT, RUNNING, Revision, StepNumber, StoredKey, Tier
 from kvstore.core.usage import Usage
-from kvstore.core.watermarks import WatermarkTable
 from kvstore.core.writing import Writing
 
 __all__ = ["Store"]
@@ -118,8 +117,7 @@ class Store:
             self._granting,
             self._answering,
         )
-        self.watermarks = WatermarkTable(config)
-        self._gauge = PressureGauge(self.watermarks, self.memory, self.admission)
+        self._gauge = PressureGauge(self.memory, self.admission)
         self._news = News(self.memory, self._answering, self._gauge, self.membership.engines)
         # What the disk is to be told with the next effects.
         self._used: tuple[StoredKey, ...] = ()
@@ -248,7 +246,7 @@ class Store:
             case BlocksFound():
                 self._restore(event)
             case SetLimits():
-                self.watermarks.set(event.watermarks)
+                self.memory.watermarks.set(event.watermarks)
                 self._gauge.look_again()
                 self._watch_pressure(event.time)
         return Done()

@@ -353,6 +353,8 @@ class Driver:
             lease_seconds_max=config.lease_seconds,
             high_watermark=config.high_watermark,
             low_watermark=config.low_watermark,
+            cpu_high_watermark=config.cpu_high_watermark,
+            cpu_low_watermark=config.cpu_low_watermark,
             transfer_blocks_max=transfer_blocks(layout),
             retained_blocks_max=config.retain_bytes // (layout.block_bytes * layout.ranks),
         )

@@ -115,7 +115,7 @@ class RunningStore:
 
     @property
     def watermarks(self) -> dict[Tier, Watermarks]:
-        return {tier: self._store.watermarks[tier] for tier in MARKED_TIERS}
+        return {tier: self._store.memory.watermarks[tier] for tier in MARKED_TIERS}
 
     @property
     def movers(self) -> Mapping[Link, Mover]:
