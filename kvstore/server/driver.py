@@ -261,6 +261,8 @@ class Driver:
             running.journal = Journal(self._journal, heading)
         running.ask(events.BlocksFound(time=now(), blocks=found), Done)
         self._limits.begin(running)
+        if self._disk is not None and self._config.scrub_bytes:
+            self._disk.start_scrub(running.lost_in_thread, self._config.scrub_bytes)
         self.tethers.serve_pools(pools.gpu.fds)
         return running
 
