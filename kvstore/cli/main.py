@@ -7,6 +7,7 @@ import typer
 
 from kvstore import __version__
 from kvstore.cli.demo import demo
+from kvstore.cli.forget import forget
 from kvstore.cli.limits import limits
 from kvstore.cli.replay import replay
 from kvstore.cli.serve import serve
@@ -27,6 +28,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(demo)
+app.command()(forget)
 app.command()(limits)
 app.command()(replay)
 app.command()(serve)

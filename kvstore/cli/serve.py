@@ -45,6 +45,9 @@ def serve(
     drop_tokens_max: Annotated[
         int, typer.Option(help="Sequences up to this length are computed again rather than swapped.")
     ] = 64,
+    retain_bytes: Annotated[
+        str, typer.Option(help="The most that each tenant may have retained: 2GiB, or a share of all tiers.")
+    ] = "25%",
     high_watermark: Annotated[
         float, typer.Option(help="Share of frames in use that starts evicting.")
     ] = 0.90,
@@ -89,6 +92,7 @@ def serve(
         lease=lease,
         engines_max=engines_max,
         drop_tokens_max=drop_tokens_max,
+        retain_bytes=retain_bytes,
         high_watermark=high_watermark,
         low_watermark=low_watermark,
         limits=limit or (),

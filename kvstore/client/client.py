@@ -176,6 +176,71 @@ class Client:
         request = pb.LookupRequest(tenant=tenant, block_keys=keys, engine=attachment.engine)
         return attachment.call(self._service.stub.Lookup, request)
 
+    def prefetch(
+        self,
+        keys: Sequence[bytes] = (),
+        *,
+        session: str = "",
+        target: pb.Tier.ValueType = pb.TIER_CPU,
+        tenant: str = "",
+    ) -> int:
+        """Starts to bring up what is cached of a prompt, or of a session; returns the blocks on their way."""
+        attachment = self._attached()
+        request = pb.PrefetchRequest(
+            engine=attachment.engine, block_keys=keys, session=session, target=target, tenant=tenant
+        )
+        return attachment.call(self._service.stub.Prefetch, request).blocks_started
+
+    def retain(
+        self,
+        keys: Sequence[bytes] = (),
+        *,
+        session: str = "",
+        seconds: float,
+        priority: int = 0,
+        tenant: str = "",
+    ) -> int:
+        """Keeps what is cached of a prompt, or of a session, longer, each hit for so many seconds more.
+
+        Returns the bytes that are retained: fewer than asked for where the tenant's budget is full.
+        """
+        attachment = self._attached()
+        request = pb.RetainRequest(
+            engine=attachment.engine,
+            block_keys=keys,
+            session=session,
+            priority=priority,
+            ttl=duration(seconds),
+            tenant=tenant,
+        )
+        return attachment.call(self._service.stub.Retain, request).bytes_retained
+
+    def forget(
+        self,
+        *,
+        session: str = "",
+        tenant: str = "",
+        namespace: str = "",
+        engine: str = "",
+        whole_chain: bool = False,
+        seconds: float = 60.0,
+    ) -> pb.ForgetResponse:
+        """Forgets what a session, a tenant, a namespace (its fingerprint in hex) or an engine has left.
+
+        Waits so long until it is done; `done` says whether it is. Needs no attach: it is an operator's call.
+        """
+        self._service.check_process()
+        request = pb.ForgetRequest(
+            session=session,
+            tenant=tenant,
+            namespace=namespace,
+            engine=engine,
+            whole_chain=whole_chain,
+            wait=duration(seconds),
+        )
+        timeout = seconds + self._service.deadline_seconds
+        return self._service.call(self._service.stub.Forget, request, timeout=timeout)
+
     def usage(self) -> pb.Usage:
         """Needs no attach."""
         self._service.check_process()

@@ -21,10 +21,23 @@ from numpy.typing import NDArray
 from kvstore.core.errors import check
 from kvstore.core.types import CPU, DISK, GPU, BlockKey, Rows, Tier
 
-__all__ = ["NO_FRAME", "NO_ROW", "NO_ROWS", "NO_TABLE", "Blocks", "Rows", "as_table", "concat", "none_of"]
+__all__ = [
+    "NO_FRAME",
+    "NO_OWNER",
+    "NO_ROW",
+    "NO_ROWS",
+    "NO_TABLE",
+    "Blocks",
+    "Rows",
+    "as_table",
+    "concat",
+    "none_of",
+]
 
 NO_ROW = -1
 NO_FRAME = -1
+# Of blocks that were found on disk and that no session has committed.
+NO_OWNER = 0
 NO_ROWS: Rows = np.empty(0, np.intp)
 
 ONE, ONE_PIN = np.int32(1), np.int16(1)
@@ -101,6 +114,9 @@ class Blocks:
         self.to_disk = np.zeros(capacity, np.bool_)
         # Whether it waits in a tier for its turn to be copied one further down.
         self.queued = tuple(np.zeros(capacity, np.bool_) for _ in Tier)
+        # Whether it was forgotten: nobody finds it any more, and it is never published again.
+        self.barred = np.zeros(capacity, np.bool_)
+        self.has_barred = False
         # Whether it goes as soon as nobody uses it and nothing moves it.
         self.unwanted = np.zeros(capacity, np.bool_)
 
@@ -122,6 +138,8 @@ class Blocks:
         self.taken[rows] = False
         self.offered[rows] = False
         self.reused[rows] = False
+        if self.has_barred:
+            self.barred[rows] = False
         self._free[self.free_count : self.free_count + rows.size] = rows
         self.free_count += rows.size
 
@@ -132,6 +150,17 @@ class Blocks:
         self._seen[rows[::-1]] = order[::-1]
         first = self._seen[rows] == order
         return rows if np.count_nonzero(first) == rows.size else rows[first]
+
+    def bar(self, rows: Rows) -> None:
+        """These are forgotten."""
+        self.barred[rows] = True
+        self.has_barred |= rows.size > 0
+
+    def name_owner(self, rows: Rows, owner: int) -> None:
+        """A session has these indexed blocks in its chain. What nobody had before is its own from now on."""
+        owned = self.owner[rows]
+        self.owner[rows[owned == NO_OWNER]] = owner
+        self.shared[rows[(owned != NO_OWNER) & (owned != owner)]] = True
 
     # Each of these takes rows that may repeat; a plain `table[rows] += 1` would count them once.
 

@@ -19,17 +19,22 @@ from kvstore.core.events import (
     Fork,
     Free,
     Grow,
+    Prefetch,
+    Retain,
     Swap,
     UpdateActivity,
 )
 from kvstore.core.phases import K, Phases
 from kvstore.core.types import (
+    CPU,
     DROPPED,
+    GPU,
     SWAPPING_IN,
     BlockKey,
     Direction,
     SequenceId,
     StepNumber,
+    Tier,
     blocks_for_tokens,
 )
 
@@ -37,16 +42,21 @@ __all__ = [
     "CHILDREN_MAX",
     "FREED_MAX",
     "KEY_BYTES",
+    "check_chain",
     "check_completed",
     "check_keys",
     "check_operations",
+    "check_target",
     "check_tenant",
+    "check_time_limit",
 ]
 
 CHILDREN_MAX = 64
 FREED_MAX = 4096
 SESSION_BYTES_MAX = 256
 KEY_BYTES = 32
+# A week: what is to be kept for longer is asked for again.
+TTL_SECONDS_MAX = 7 * 86_400.0
 # What the fields of an Allocate are called in a Grow.
 COLUMNS = {"sequence": "sequences", "token_count": "token_counts", "known_blocks": "known_blocks"}
 
@@ -124,6 +134,38 @@ def check_tenant(config: StoreConfig, tenant: str) -> None:
             value=tenant,
             remedy="name one of " + ", ".join(sorted(config.tenants)) + ", or none for the default",
         )
+
+
+def check_chain(config: StoreConfig, event: Prefetch | Retain) -> None:
+    """A prompt by its keys, or a session by its name."""
+    check_tenant(config, event.tenant)
+    _check_session(event.session)
+    if event.session and event.block_keys:
+        raise FieldInvalid(
+            "block_keys are named as well",
+            field="session",
+            value=event.session,
+            remedy="name a prompt by its keys, or a session",
+        )
+    if not event.session and not event.block_keys:
+        raise FieldInvalid(
+            "nothing is named", field="block_keys", value="", remedy="name keys of a prompt, or a session"
+        )
+    _at_most("block_keys", len(event.block_keys), config.tokens_max // config.block_tokens)
+    check_keys(event.block_keys)
+
+
+def check_target(target: Tier) -> None:
+    if target not in (GPU, CPU):
+        raise FieldInvalid(
+            "not a tier to bring blocks up to", field="target", value=target.name, remedy="GPU or CPU"
+        )
+
+
+def check_time_limit(seconds: float) -> None:
+    if not 0 < seconds <= TTL_SECONDS_MAX:
+        remedy = f"above 0 and at most {TTL_SECONDS_MAX:g} seconds"
+        raise FieldInvalid("out of bounds", field="ttl", value=f"{seconds:g}s", remedy=remedy)
 
 
 def _check_free(outlook: _Outlook, operation: Free) -> None:

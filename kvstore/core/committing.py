@@ -30,6 +30,8 @@ class Committing:
             return
         sequence.keys[operation.first_block : end] = operation.block_keys[: end - operation.first_block]
         sequence.committed = end
+        if sequence.forgotten:
+            return
         pending = engine.pending.setdefault(sequence.domain, {})
         for key, row in zip(sequence.keys[first:end], sequence.rows[first:end], strict=True):
             pending.setdefault(key, BlockRow(row))

@@ -1,5 +1,6 @@
 """The numbers that the core needs, checked once. Where they come from is the shell's affair."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -33,10 +34,31 @@ class StoreConfig:
     operations_max: int = OPERATIONS_MAX
     tokens_max: int = 1 << 24
     transfer_blocks_max: int = 32
+    # Of each urgency.
     transfers_per_link_max: int = 2
+    # Blocks that each tenant may have retained at once; 0: none.
+    retained_blocks_max: int = 0
+    # Blocks, and sessions, that a Forget takes out at once: some milliseconds, in which no step is answered.
+    forget_lot_blocks: int = 1_024
+    # Blocks that wait for their copy down in the background, and those that wait to be brought up ahead.
+    queue_blocks_max: int = 65_536
+    # Share of the CPU tier that can't be given up without loss above which writes to disk make way for
+    # nobody, and below which they do again.
+    cpu_high_watermark: float = 0.75
+    cpu_low_watermark: float = 0.50
+    # How long background work makes way for what engines wait for.
+    background_wait_seconds: float = 1.0
 
     def __post_init__(self) -> None:
-        for name, low in (("block_tokens", 1), ("gpu_frames", 1), ("cpu_frames", 0), ("disk_frames", 0)):
+        for name, low in (
+            ("block_tokens", 1),
+            ("gpu_frames", 1),
+            ("cpu_frames", 0),
+            ("disk_frames", 0),
+            ("transfer_blocks_max", 1),
+            ("transfers_per_link_max", 1),
+            ("queue_blocks_max", 1),
+        ):
             value = getattr(self, name)
             if value < low:
                 raise ConfigInvalid("too small", field=name, value=value, remedy=f"at least {low}")
@@ -47,12 +69,23 @@ class StoreConfig:
                 value=self.cpu_frames,
                 remedy="give the CPU tier memory or leave the disk tier out",
             )
-        if not 0 < self.low_watermark <= self.high_watermark <= 1:
+        for low_name, high_name in (
+            ("low_watermark", "high_watermark"),
+            ("cpu_low_watermark", "cpu_high_watermark"),
+        ):
+            if not 0 < getattr(self, low_name) <= getattr(self, high_name) <= 1:
+                raise ConfigInvalid(
+                    "watermarks out of order",
+                    field=low_name,
+                    value=getattr(self, low_name),
+                    remedy=f"0 < {low_name} <= {high_name} <= 1",
+                )
+        if not 0 <= self.background_wait_seconds < math.inf:
             raise ConfigInvalid(
-                "watermarks out of order",
-                field="low_watermark",
-                value=self.low_watermark,
-                remedy="0 < low_watermark <= high_watermark <= 1",
+                "not a time to wait",
+                field="background_wait_seconds",
+                value=self.background_wait_seconds,
+                remedy="seconds, 0 or more",
             )
         if self.default_tenant not in self.tenants:
             raise ConfigInvalid(
@@ -61,6 +94,11 @@ class StoreConfig:
                 value=self.default_tenant,
                 remedy="name one of: " + ", ".join(sorted(self.tenants)),
             )
+
+    @property
+    def session_keys_max(self) -> int:
+        """Keys that all sessions together may name: so many that each block in any tier could be two's."""
+        return 2 * (self.gpu_frames + self.cpu_frames + self.disk_frames)
 
     @property
     def cpu_frames_reserved(self) -> int:

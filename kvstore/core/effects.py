@@ -9,6 +9,7 @@ from msgspec import Struct, field
 from kvstore.core.types import (
     EngineId,
     EngineState,
+    ForgetId,
     Frame,
     Outcome,
     Pressure,
@@ -19,6 +20,7 @@ from kvstore.core.types import (
     StepNumber,
     StoredKey,
     StoredSession,
+    SyncId,
     Tier,
     TransferId,
     Urgency,
@@ -34,9 +36,11 @@ __all__ = [
     "Decision",
     "DiskDelete",
     "DiskNote",
+    "DiskSync",
     "Done",
     "Effects",
     "EndSessionResult",
+    "ForgetAnswer",
     "ForkResult",
     "FrameCopy",
     "FreeResult",
@@ -45,8 +49,10 @@ __all__ = [
     "KeepAliveAnswer",
     "LookupAnswer",
     "Notice",
+    "PrefetchAnswer",
     "PressureChanged",
     "Result",
+    "RetainAnswer",
     "SequenceMoved",
     "SessionsForgotten",
     "SessionsKept",
@@ -205,11 +211,42 @@ class LookupAnswer(Struct, frozen=True, kw_only=True, gc=False):
     blocks_by_tier: tuple[int, int, int]
 
 
+class PrefetchAnswer(Struct, frozen=True, kw_only=True, gc=False):
+    """Blocks that are on their way up, or will be as soon as there is room and nothing more urgent."""
+
+    blocks_started: int
+
+
+class RetainAnswer(Struct, frozen=True, kw_only=True, gc=False):
+    """Leading blocks that are retained now; fewer than there are where the tenant's budget is full."""
+
+    blocks_retained: int
+
+
+class ForgetAnswer(Struct, frozen=True, kw_only=True, gc=False):
+    """How far a Forget is: blocks taken out so far. `done`: all is, and durably. `lots_left`: there is more
+    to do before the disk is waited for."""
+
+    forget: ForgetId
+    blocks_forgotten: int
+    done: bool
+    lots_left: bool
+
+
 class Done(Struct, frozen=True, kw_only=True, gc=False):
     """The answer to an event that asks for none."""
 
 
-Answer = AttachAnswer | KeepAliveAnswer | StepAnswer | LookupAnswer | Done
+Answer = (
+    AttachAnswer
+    | KeepAliveAnswer
+    | StepAnswer
+    | LookupAnswer
+    | PrefetchAnswer
+    | RetainAnswer
+    | ForgetAnswer
+    | Done
+)
 
 # ------------------------------------------------------------------------- long actions
 
@@ -269,15 +306,22 @@ class BlocksUsed(Struct, frozen=True, kw_only=True, gc=False):
     keys: tuple[StoredKey, ...]
 
 
+class DiskSync(Struct, frozen=True, kw_only=True, gc=False):
+    """Asks whether all deletes and notes that were told before are durable, those that have failed and are
+    tried again included. Ends in exactly one `DiskSynced`."""
+
+    sync: SyncId
+
+
 DiskNote = SessionsKept | SessionsForgotten | BlocksUsed
 
 
 class Effects(Struct, frozen=True, kw_only=True, gc=False):
     """All that follows from one event.
 
-    `deletes` go to the disk before `notes`, and both before `transfers`, in the order given; `answer` may
-    be told at once: whatever it says may be read is there already. `wake` names engines that have news
-    for a waiting KeepAlive; `admitted` is for those who count.
+    `deletes` go to the disk before `notes`, these before `syncs`, and all of them before `transfers`, in
+    the order given; `answer` may be told at once: whatever it says may be read is there already. `wake`
+    names engines that have news for a waiting KeepAlive; `admitted` is for those who count.
     """
 
     answer: Answer = field(default_factory=Done)
@@ -285,4 +329,5 @@ class Effects(Struct, frozen=True, kw_only=True, gc=False):
     deletes: tuple[DiskDelete, ...] = ()
     wake: tuple[EngineId, ...] = ()
     notes: tuple[DiskNote, ...] = ()
+    syncs: tuple[DiskSync, ...] = ()
     admitted: tuple[Admitted, ...] = ()

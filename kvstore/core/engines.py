@@ -24,7 +24,7 @@ from kvstore.core.types import (
     WriterId,
 )
 
-__all__ = ["Engine", "Fence", "Publish", "Release", "SessionEnd", "SwapOut"]
+__all__ = ["Engine", "Fence", "Publish", "Release", "SessionEnd", "SwapOut", "TurnEnd"]
 
 # What takes effect when a step has completed. An engine has one queue of these, in order.
 
@@ -62,13 +62,24 @@ class SwapOut(Struct, kw_only=True, eq=False):
 
 
 class SessionEnd(Struct, kw_only=True, eq=False):
-    """Blocks that only this session used may go."""
+    """The session is over, and blocks that only it used may go."""
 
     fence: StepNumber
-    owner: int
+    domain: DomainId
+    session: str
 
 
-Fence = Publish | Release | SwapOut | SessionEnd
+class TurnEnd(Struct, kw_only=True, eq=False):
+    """A turn of a session is to be gone on from: what it has committed is the session's chain."""
+
+    fence: StepNumber
+    domain: DomainId
+    session: str
+    turn: int
+    keys: tuple[BlockKey, ...]
+
+
+Fence = Publish | Release | SwapOut | SessionEnd | TurnEnd
 
 
 class Engine(Struct, eq=False):

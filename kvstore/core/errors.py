@@ -9,7 +9,9 @@
       StepMixed             STEP_MIXED
       TenantRefused         TENANT
       LayoutMismatch        LAYOUT_MISMATCH
+      StoreNotMade          STORE_NOT_MADE
       TooManyEngines        TOO_MANY_ENGINES
+      TooManyForgets        TOO_MANY_FORGETS
       PoolQuarantined       POOL_QUARANTINED
       PoolUnavailable       POOL_UNAVAILABLE
       ConfigInvalid         CONFIG_INVALID
@@ -39,7 +41,9 @@ __all__ = [
     "StepGap",
     "StepMixed",
     "TenantRefused",
+    "StoreNotMade",
     "TooManyEngines",
+    "TooManyForgets",
     "check",
 ]
 
@@ -97,6 +101,14 @@ class LayoutMismatch(KVStoreError):
 
 class TooManyEngines(KVStoreError):
     reason = "TOO_MANY_ENGINES"
+
+
+class StoreNotMade(KVStoreError):
+    reason = "STORE_NOT_MADE"
+
+
+class TooManyForgets(KVStoreError):
+    reason = "TOO_MANY_FORGETS"
 
 
 class PoolQuarantined(KVStoreError):

@@ -13,6 +13,7 @@ from kvstore.core.types import (
     BlockKey,
     Direction,
     EngineId,
+    ForgetId,
     NamespaceId,
     Retention,
     Revision,
@@ -21,6 +22,8 @@ from kvstore.core.types import (
     StoredKey,
     StoredSession,
     SwapMode,
+    SyncId,
+    Tier,
     TransferId,
     Watermarks,
     WriterId,
@@ -33,8 +36,11 @@ __all__ = [
     "BlocksLost",
     "Commit",
     "Detach",
+    "DiskSynced",
     "EndSession",
     "Event",
+    "Forget",
+    "ForgetOn",
     "Fork",
     "FramesReturned",
     "Free",
@@ -42,6 +48,8 @@ __all__ = [
     "KeepAlive",
     "Lookup",
     "Operation",
+    "Prefetch",
+    "Retain",
     "SetLimits",
     "Single",
     "Step",
@@ -183,6 +191,55 @@ class Lookup(Struct, frozen=True, kw_only=True, gc=False):
     tenant: str = ""
 
 
+class Prefetch(Struct, frozen=True, kw_only=True, gc=False):
+    """Starts to bring up what is cached of a prompt, or of a session's chain: to `target`, CPU or GPU."""
+
+    time: float
+    engine: EngineId
+    block_keys: tuple[BlockKey, ...] = ()
+    session: str = ""
+    target: Tier = Tier.CPU
+    tenant: str = ""
+
+
+class Retain(Struct, frozen=True, kw_only=True, gc=False):
+    """Keeps what is cached of a prompt, or of the chain of a session, longer than other cache, for a time."""
+
+    time: float
+    engine: EngineId
+    ttl_seconds: float
+    block_keys: tuple[BlockKey, ...] = ()
+    session: str = ""
+    priority: int = 0
+    tenant: str = ""
+
+
+# ------------------------------------------------------------------------ calls of operators
+
+
+class Forget(Struct, frozen=True, kw_only=True, gc=False):
+    """Takes out of every tier what a session, a tenant, a namespace or writers have left; all that is named
+    counts, and of what is not (no text, 0, nothing) all.
+
+    Of a session, the blocks that nobody else uses; with `whole_chain` all of its chain, and with them
+    all that hangs on these.
+    """
+
+    time: float
+    session: str = ""
+    tenant: str = ""
+    namespace: NamespaceId = NamespaceId(0)
+    writers: tuple[WriterId, ...] = ()
+    whole_chain: bool = False
+
+
+class ForgetOn(Struct, frozen=True, kw_only=True, gc=False):
+    """The next lot of a Forget that is not done."""
+
+    time: float
+    forget: ForgetId
+
+
 # ------------------------------------------------------------- what the shell sees happen
 
 
@@ -236,6 +293,14 @@ class BlocksLost(Struct, frozen=True, kw_only=True, gc=False):
     keys: tuple[StoredKey, ...]
 
 
+class DiskSynced(Struct, frozen=True, kw_only=True, gc=False):
+    """The one end of a `DiskSync`. `failed`: the disk could not delete something, and tries again."""
+
+    time: float
+    sync: SyncId
+    failed: bool = False
+
+
 class BlocksFound(Struct, frozen=True, kw_only=True, gc=False):
     """What the disk holds at start, each block after its parent, the least recent chains first.
 
@@ -262,10 +327,15 @@ Event = (
     | Step
     | Single
     | Lookup
+    | Prefetch
+    | Retain
+    | Forget
+    | ForgetOn
     | Tick
     | TetherOpened
     | TethersClosed
     | TransferEnded
+    | DiskSynced
     | FramesReturned
     | BlocksFound
     | BlocksLost

@@ -6,7 +6,7 @@ import numpy as np
 
 from kvstore.core.admission import Admission
 from kvstore.core.blocks import NO_FRAME, Rows, concat
-from kvstore.core.engines import Engine, Fence, Release, SessionEnd
+from kvstore.core.engines import Engine, Fence, Release, SessionEnd, TurnEnd
 from kvstore.core.events import Free
 from kvstore.core.leaving import Leaving
 from kvstore.core.memory import Memory
@@ -67,6 +67,22 @@ class Freeing:
             self._memory.collect(concat(claimed))
             swapped = concat([each.rows for each in gone if each.state is SWAPPED])
             self._settling.retain(swapped, retention)
+        if retention is Retention.SESSION:
+            self._end_turns(engine, gone, fence)
+
+    def _end_turns(self, engine: Engine, gone: list[Sequence], fence: StepNumber) -> None:
+        """Behind what publishes them. Of a turn that has committed nothing, nothing is kept."""
+        engine.fences.extend(
+            TurnEnd(
+                fence=fence,
+                domain=sequence.domain,
+                session=sequence.session,
+                turn=sequence.turn,
+                keys=tuple(sequence.keys[: sequence.committed]),
+            )
+            for sequence in gone
+            if sequence.session and sequence.committed and not sequence.forgotten
+        )
 
     # --------------------------------------------------------------- engines that are gone
 
@@ -75,7 +91,9 @@ class Freeing:
         held, as its quarantine, until `release_quarantine`. Commits not yet visible never will be."""
         everything = Free(sequences=tuple(engine.sequences))
         self.free(engine, [everything], engine.last_step)
-        engine.quarantine = [each for each in engine.fences if isinstance(each, Release | SessionEnd)]
+        engine.quarantine = [
+            each for each in engine.fences if isinstance(each, Release | SessionEnd | TurnEnd)
+        ]
         engine.fences.clear()
         engine.pending.clear()
         engine.moved.clear()

@@ -200,6 +200,11 @@ class Granting:
             held, sequence = len(request.held), request.sequence
             sequence.committed, sequence.filled_tokens = held, held * self._config.block_tokens
             sequence.found_tokens = (0, 0, 0)
+        for request in requests:
+            # Of a swapped one a Forget may have taken a part.
+            sequence = request.sequence
+            kept = sequence.filled_tokens // self._config.block_tokens
+            sequence.committed = min(sequence.committed, kept)
         hits = [request for request in beginning if request.held]
         if hits:
             self._note_hits(hits)
@@ -237,6 +242,10 @@ class Granting:
             owners = np.repeat([request.sequence.owner for request in requests], counts)
         blocks.reused[rows] = True
         blocks.unwanted[rows] = False
+        if self._config.disk_frames:
+            self._memory.recency.note(rows)
+        if self._memory.retained.has_any:
+            self._memory.retained.renew(rows)
         others = blocks.owner[rows] != owners
         if np.count_nonzero(others):
             blocks.shared[rows[others]] = True

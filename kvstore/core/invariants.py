@@ -11,6 +11,7 @@ import numpy as np
 from kvstore.core.blocks import NO_FRAME, NO_ROW
 from kvstore.core.engines import Engine, Release
 from kvstore.core.errors import check
+from kvstore.core.lanes import READ
 from kvstore.core.sequences import Sequence
 from kvstore.core.store import Store
 from kvstore.core.types import BlockKey, DomainId, Rows, SequenceState, Tier, Urgency
@@ -25,6 +26,8 @@ def check_invariants(store: Store) -> None:
     _check_index(store)
     _check_copies(store)
     _check_sequences(store)
+    _check_sessions(store)
+    _check_retained(store)
     _check_eviction_order(store)
     _check_lanes(store)
 
@@ -156,6 +159,26 @@ def _check_sequences(store: Store) -> None:
     check(not (waiting.keys() - set(_sequences(store))), "a sequence that is gone waits")
 
 
+def _check_retained(store: Store) -> None:
+    blocks, retained = store.memory.blocks, store.memory.retained
+    rows = retained.rows()
+    check(retained.has_any == bool(rows.size), "whether anything is retained is not known")
+    check(blocks.indexed[rows].all(), "a block is retained that can't be found")
+    above = blocks.parent[rows]
+    check(retained.is_retained(above[above != NO_ROW]).all(), "a block is retained, and not what it hangs on")
+    for tenant in store.config.tenants.values():
+        most = store.config.retained_blocks_max
+        check(retained.count_of(tenant) <= most, "a tenant has too many blocks retained")
+
+
+def _check_sessions(store: Store) -> None:
+    sessions = store.sessions
+    kept = [session for name in sessions.names() if (session := sessions.find(*name)) is not None]
+    check(all(session.keys for session in kept), "a session has no block")
+    check(sum(len(session.keys) for session in kept) == sessions.key_count, "keys are counted wrong")
+    check(sessions.key_count <= store.config.session_keys_max, "sessions name too many keys")
+
+
 def _check_eviction_order(store: Store) -> None:
     """The policy knows every cached block, so none is lost to eviction."""
     blocks, policy = store.memory.blocks, store.memory.eviction
@@ -183,6 +206,11 @@ def _check_lanes(store: Store) -> None:
         if urgency is Urgency.BACKGROUND:
             queued = np.flatnonzero(blocks.queued[link[0]]).tolist()
             check(lane.rows.keys() >= set(queued), f"{name}: a block is on its way down, and in no lane")
+
+    known = {row for link, rows in store.links.under_way.values() if link == READ for row in rows.tolist()}
+    for (_, urgency), lane in store.links.lanes.items():
+        known |= lane.rows.keys() if urgency is Urgency.PREFETCH else set()
+    check(store.links.ahead.wishes.keys() <= known, "a block that is to come ahead is in no lane")
 
 
 def _all(rows: Rows) -> Rows:

@@ -17,7 +17,7 @@ from kvstore.core.blocks import Rows
 from kvstore.core.config import StoreConfig
 from kvstore.core.types import ASKED, BACKGROUND, CPU, DISK, GPU, NEEDED, PREFETCH, Tier, Urgency
 
-__all__ = ["COPY", "LOAD", "ORDER", "READ", "WRITE", "Lane", "Link", "make_lanes", "transfers_max"]
+__all__ = ["COPY", "LOAD", "ORDER", "READ", "WRITE", "Lane", "Lanes", "Link", "make_lanes", "transfers_max"]
 
 Link = tuple[Tier, Tier]
 COPY: Link = (GPU, CPU)
@@ -56,6 +56,11 @@ class Lane:
         """Rows that wait already keep their place."""
         self.rows.update(dict.fromkeys(rows))
 
+    def ask(self, rows: Iterable[int]) -> None:
+        """Somebody waits for these."""
+        self.add(rows)
+        self.stalled = False
+
     def take(self, count: int) -> Rows:
         """The next rows."""
         rows = self.rows
@@ -75,7 +80,10 @@ class Lane:
         return bool(self.rows) and not self.stalled and self.under_way < self.under_way_max
 
 
-def make_lanes(config: StoreConfig) -> dict[tuple[Link, Urgency], Lane]:
+Lanes = dict[tuple[Link, Urgency], Lane]
+
+
+def make_lanes(config: StoreConfig) -> Lanes:
     """Writes go one at a time: a block is written with or after its parent."""
     most = config.transfers_per_link_max
     return {(link, urgency): Lane(link, urgency, 1 if link == WRITE else most) for link, urgency in ORDER}

@@ -4,20 +4,33 @@ What waits stands in lanes by urgency (`lanes.py`). Each lane has few transfers 
 size, and begins only what no lane before it could begin instead.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from kvstore.core.blocks import NO_FRAME, NO_ROW, NO_ROWS, Rows
+from kvstore.core.ahead import Ahead
+from kvstore.core.blocks import NO_FRAME, Rows
+from kvstore.core.choosing import Choosing
 from kvstore.core.config import StoreConfig
 from kvstore.core.effects import Transfer
 from kvstore.core.errors import check
 from kvstore.core.lanes import COPY, LOAD, ORDER, READ, WRITE, Lane, Link, make_lanes
 from kvstore.core.late import LateFrames
 from kvstore.core.memory import Memory
-from kvstore.core.types import ASKED, BACKGROUND, CPU, DISK, GPU, NEEDED, Tier, TransferId
+from kvstore.core.types import (
+    ASKED,
+    BACKGROUND,
+    CPU,
+    DISK,
+    GPU,
+    NEEDED,
+    PREFETCH,
+    Tier,
+    TransferId,
+    Urgency,
+)
+from kvstore.core.yielding import Yielding
 
 __all__ = ["COPY", "LOAD", "READ", "WRITE", "Link", "Links", "Moved"]
 
@@ -39,24 +52,26 @@ class Moved:
 class Links:
     """All lanes, and the transfers under way by id."""
 
-    def __init__(self, config: StoreConfig, memory: Memory) -> None:
+    def __init__(self, config: StoreConfig, memory: Memory, is_waiting: Callable[[float], bool]) -> None:
+        """`is_waiting`: whether somebody waits for GPU frames at a time."""
         self._config = config
         self._memory = memory
         self.lanes = make_lanes(config)
         self._order = [self.lanes[each] for each in ORDER]
+        self._copies, self._writes = self.lanes[COPY, BACKGROUND], self.lanes[WRITE, BACKGROUND]
         self.late = LateFrames(config, memory)
+        self.ahead = Ahead(config, memory, self.lanes)
+        self.yielding = Yielding(config, self.lanes, is_waiting)
+        self._choosing = Choosing(config, memory, self.lanes, self.late, self.ahead)
         self._under_way: dict[TransferId, tuple[Lane, Rows]] = {}
         self._last_id = 0
-        # Rows that were to be read while the device is stuck.
-        self._refused: list[int] = []
+        self.writes_failed_in_a_row = 0
         self.blocks_moved_in = [0 for _ in Tier]
         self.blocks_failed = [0 for _ in Tier]
 
     def ask(self, link: Link, rows: Iterable[int]) -> None:
         """An engine waits for these blocks."""
-        lane = self.lanes[link, FOREGROUND[link]]
-        lane.add(rows)
-        lane.stalled = False
+        self.lanes[link, FOREGROUND[link]].ask(rows)
 
     def ask_down(self, link: Link, rows: Rows) -> None:
         """Cached blocks are to have a copy one tier further down, when the link has nothing better to do."""
@@ -64,8 +79,35 @@ class Links:
         lacking = (blocks.frame[target][rows] == NO_FRAME) & ~blocks.queued[source][rows]
         # Sequences that share blocks may end together: each is asked for once.
         rows = blocks.distinct(rows[lacking & ~blocks.unwanted[rows]])
+        rows = rows[: self._make_place(link, rows.size)]
         blocks.queued[source][rows] = True
         self.lanes[link, BACKGROUND].add(rows.tolist())
+
+    def _make_place(self, link: Link, count: int) -> int:
+        """How many more rows may wait in the background. Writes to disk are shed for copies; what is shed
+        is not gone: who wants it on disk asks again (`writing.py`)."""
+        copies, writes, shed = self._copies.rows, self._writes.rows, self._memory.blocks_shed
+        over = len(copies) + len(writes) + count - self._config.queue_blocks_max
+        if over <= 0:
+            return count
+        if link == COPY:
+            given_up = [writes.popitem()[0] for _ in range(min(over, len(writes)))]
+            self._memory.blocks.queued[CPU][given_up] = False
+            shed[DISK] += len(given_up)
+            over -= len(given_up)
+        over = min(over, count)
+        shed[link[1]] += over
+        return count - over
+
+    def ask_ahead(self, tier: Tier, rows: Rows) -> None:
+        """Blocks that can be found, each after its parent, are to be brought up to the GPU or the CPU tier,
+        when the links have nothing better to do and as far as there is room that nobody needs."""
+        self.ahead.wish(tier, rows)
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether anything is on its way to disk, or waits for it."""
+        return bool(self._writes.rows or self._writes.under_way)
 
     @property
     def under_way(self) -> dict[TransferId, tuple[Link, Rows]]:
@@ -77,135 +119,37 @@ class Links:
 
     # ------------------------------------------------------------------------ starting
 
-    def start(self) -> list[Transfer]:
+    def start(self, time: float) -> list[Transfer]:
         """Starts what the links have room for."""
         started: list[Transfer] = []
         for lane in self._order:
-            # Each row that waits is looked at once at the most.
-            left = len(lane.rows)
-            while left > 0 and lane.may_begin:
-                left -= self._config.transfer_blocks_max
-                rows = self._next(lane)
-                if rows.size:
-                    started.append(self._begin(lane, rows))
-        self._memory.copies_stalled = self.lanes[COPY, BACKGROUND].stalled
+            if lane.rows:
+                self._start_lane(lane, time, started)
+        self._memory.copies_stalled = self._copies.stalled
         return started
+
+    def _start_lane(self, lane: Lane, time: float, started: list[Transfer]) -> None:
+        # Each row that waits is looked at once at the most.
+        left, most = len(lane.rows), lane.under_way_max
+        if lane.may_begin and lane.urgency in (PREFETCH, BACKGROUND):
+            most = self.yielding.transfers_max(lane, time)
+        while left > 0 and most > 0 and lane.may_begin:
+            left -= self._config.transfer_blocks_max
+            rows = self._choosing.next(lane)
+            if rows.size:
+                started.append(self._begin(lane, rows, self.yielding.urgency(lane, time)))
+                most -= 1
 
     def take_refused(self) -> Rows:
         """Blocks that are not read now, since the device is stuck: who waits for them is to be told."""
-        refused, self._refused = np.array(self._refused, np.intp), []
-        return refused
+        return self._choosing.take_refused()
 
     def resume(self) -> None:
         """Something has moved, or time has passed: room that was lacking may be there."""
         for lane in self._order:
             lane.stalled = False
 
-    def _next(self, lane: Lane) -> Rows:
-        """Rows of the lane's next transfer, their target frames taken; perhaps none."""
-        rows = lane.take(self._config.transfer_blocks_max)
-        if lane.link == LOAD:
-            return self._next_load(rows)
-        if lane.link == READ:
-            return self._next_read(rows, lane)
-        if lane.link == COPY:
-            return self._next_copy(rows, lane)
-        return self._next_write(rows, lane)
-
-    def _next_load(self, rows: Rows) -> Rows:
-        rows = rows[self._wanted(rows)]
-        at_hand = self._memory.blocks.valid[CPU][rows]
-        self.ask(READ, rows[~at_hand].tolist())
-        ready: Rows = rows[at_hand]
-        return ready
-
-    def _next_read(self, rows: Rows, lane: Lane) -> Rows:
-        """Reads pass through the CPU tier, and may use the frames kept for that passage."""
-        blocks = self._memory.blocks
-        rows = rows[self._wanted(rows)]
-        self.ask(LOAD, rows[blocks.valid[CPU][rows]].tolist())
-        rows = rows[(blocks.frame[CPU][rows] == NO_FRAME) & blocks.valid[DISK][rows]]
-        if self.late.too_many:
-            self._refused += rows.tolist()
-            return NO_ROWS
-        fitting = self._take_frames(CPU, rows)
-        lane.put_back(rows[fitting.size :])
-        return fitting
-
-    def _wanted(self, rows: Rows) -> NDArray[np.bool_]:
-        """Whether a GPU frame waits to be filled and no transfer fills it yet."""
-        blocks = self._memory.blocks
-        wanted: NDArray[np.bool_] = blocks.unfilled(rows) & (blocks.pins[GPU][rows] == 0)
-        return wanted
-
-    def _next_copy(self, rows: Rows, lane: Lane) -> Rows:
-        """Swapped sequences have their CPU frames already. Cached blocks get theirs as there is room:
-        those on their way to disk wait for it, others are let go."""
-        blocks = self._memory.blocks
-        blocks.queued[GPU][rows] = False
-        rows = rows[blocks.valid[GPU][rows]]
-        taken = blocks.frame[CPU][rows] != NO_FRAME
-        begun = blocks.valid[CPU][rows] | (blocks.pins[CPU][rows] > 0)
-        ready = blocks.indexed[rows] | blocks.offered[rows]
-        swapped = rows[taken & ~begun & ready]
-        # This copy is the one that was offered. A later swap of the same block has a fence of its own.
-        blocks.offered[swapped] = False
-        cached = rows[~taken & blocks.indexed[rows] & ~blocks.valid[DISK][rows]]
-        below = (blocks.frame[CPU] != NO_FRAME) | blocks.valid[DISK]
-        cached = cached[self._parent_is(below, cached)]
-        cached = cached[~blocks.unwanted[cached]]
-        spare = self._config.cpu_frames_reserved
-        fitting = self._take_frames(CPU, cached, spare, in_background=True)
-        lacking = cached[fitting.size :]
-        lacking = lacking[blocks.to_disk[lacking]]
-        blocks.queued[GPU][lacking] = True
-        lane.put_back(lacking)
-        return np.concatenate([swapped, fitting])
-
-    def _next_write(self, rows: Rows, lane: Lane) -> Rows:
-        """Blocks whose parent is on its way down come again after it."""
-        blocks = self._memory.blocks
-        blocks.queued[CPU][rows] = False
-        rows = rows[blocks.valid[CPU][rows] & (blocks.frame[DISK][rows] == NO_FRAME)]
-        rows = rows[blocks.indexed[rows] & ~blocks.unwanted[rows]]
-        rows = rows[np.argsort(blocks.depth[rows], kind="stable")]
-        ready = self._parent_is(blocks.valid[DISK], rows)
-        early, rows = rows[~ready], rows[ready]
-        for row, parent in zip(early.tolist(), blocks.parent[early].tolist(), strict=True):
-            # To be wished for is not to be on its way: a parent whose write has failed is not waited for.
-            copied_first = blocks.queued[GPU][parent] and blocks.to_disk[parent]
-            if blocks.queued[CPU][parent] or blocks.pins[CPU][parent] or copied_first:
-                blocks.queued[CPU][row] = True
-                lane.add([row])
-        # A block is not written at the cost of the one that it hangs on.
-        parents = blocks.parent[rows]
-        parents = np.unique(parents[parents != NO_ROW])
-        blocks.pin(DISK, parents)
-        rows = self._take_frames(DISK, rows)
-        blocks.unpin(DISK, parents)
-        return rows
-
-    def _take_frames(self, tier: Tier, rows: Rows, spare: int = 0, *, in_background: bool = False) -> Rows:
-        """Target frames for as many of the leading rows as there is room for, by halves."""
-        count = rows.size
-        while count and not self._memory.make_room(tier, count, spare, in_background=in_background):
-            count //= 2
-        self._memory.add_replicas(tier, rows[:count])
-        return rows[:count]
-
-    def _parent_is(self, there: NDArray[np.bool_], rows: Rows) -> NDArray[np.bool_]:
-        """Whether each block's parent is there, goes with it in the same transfer, or does not exist."""
-        good: list[bool] = []
-        together: set[int] = set()
-        parents = self._memory.blocks.parent[rows]
-        present = (there[parents] | (parents == NO_ROW)).tolist()
-        for row, parent, is_there in zip(rows.tolist(), parents.tolist(), present, strict=True):
-            good.append(is_there or parent in together)
-            if good[-1]:
-                together.add(row)
-        return np.array(good, np.bool_)
-
-    def _begin(self, lane: Lane, rows: Rows) -> Transfer:
+    def _begin(self, lane: Lane, rows: Rows, urgency: Urgency) -> Transfer:
         source, target = lane.link
         blocks = self._memory.blocks
         blocks.pin(source, rows)
@@ -222,7 +166,7 @@ class Links:
             source_frames=tuple(blocks.frame[source][rows].tolist()),
             target_frames=tuple(blocks.frame[target][rows].tolist()),
             keys=tuple(self._memory.stored_key(row) for row in rows.tolist()) if keyed else (),
-            urgency=lane.urgency,
+            urgency=urgency,
         )
 
     # -------------------------------------------------------------------------- ending
@@ -245,8 +189,10 @@ class Links:
         self.blocks_moved_in[target] += good.size
         self.blocks_failed[target] += rows.size - good.size
         if target is DISK:
-            # What can't be written is not tried again before it is asked for again.
-            blocks.to_disk[bad] = False
+            self.writes_failed_in_a_row = self.writes_failed_in_a_row + 1 if bad.size else 0
+        elif target is CPU and len(self.ahead):
+            self.ahead.pass_on(good)
+            self.ahead.fulfil(rows[outcome > 0])
         if late:
             self.late.keep(transfer, late, delayed)
         # A GPU frame that could not be filled belongs to its sequences: they decide (swaps.py).

@@ -3,13 +3,16 @@
 from collections.abc import Iterable
 
 import numpy as np
+from numpy.typing import NDArray
 
-from kvstore.core.blocks import NO_FRAME, NO_ROW, NO_ROWS, Blocks
+from kvstore.core.blocks import NO_FRAME, NO_OWNER, NO_ROW, NO_ROWS, Blocks
 from kvstore.core.config import StoreConfig
 from kvstore.core.errors import check
 from kvstore.core.pool import FramePool, Frames
 from kvstore.core.ports import EvictionPolicy
 from kvstore.core.prefix import PrefixIndex, domain_id, domain_parts
+from kvstore.core.recency import Recency
+from kvstore.core.retained import Retained
 from kvstore.core.room import Room
 from kvstore.core.types import CPU, DISK, GPU, BlockKey, DomainId, Rows, StoredKey, Tier, WriterId
 
@@ -31,7 +34,12 @@ class Memory:
         self.eviction = eviction
         eviction.begin(self.blocks.capacity)
         self.room = Room(self.blocks, self.pools, self.prefix, eviction)
+        self.recency = Recency(self.blocks)
+        self.retained = Retained(self.blocks, eviction)
         self.blocks_evicted = [0 for _ in Tier]
+        # Blocks that were not brought to a tier, though it was wished for, for want of room or time; of the
+        # disk also those that were forgotten before they came there.
+        self.blocks_shed = [0 for _ in Tier]
         # Whether copies from the GPU down find no room, so that waiting for them is of no use.
         self.copies_stalled = False
         # Whether the event that is being handled has left frames behind that others can have.
@@ -76,19 +84,23 @@ class Memory:
     def make_room(self, tier: Tier, count: int, spare: int = 0, *, in_background: bool = False) -> bool:
         """Sees to `count` free frames, with `spare` more that are free or could be. All or nothing.
 
-        Blocks that wait for their copy down are spared where others suffice, and by what is done in
-        the background always. On the GPU those of sessions are waited for, as long as copies go on.
+        Blocks that are wanted on disk and have no copy below are spared where others suffice; so are those
+        that wait for their copy down, and by what is done in the background always. On the GPU those of
+        sessions are waited for, as long as copies go on.
         """
         free = self.pools[tier].free_count
         if free >= count + spare:
             return True
         wanted = count + spare - free
         queued = self.blocks.queued[tier]
-        victims = self.room.victims(tier, wanted, spared=queued)
+        victims = self.room.victims(tier, wanted, spared=None if tier is DISK else self._uncopied)
+        if len(victims) < wanted and tier is not DISK:
+            victims = self.room.victims(tier, wanted, spared=lambda rows: queued[rows])
         if len(victims) < wanted and not in_background:
             waits = tier is GPU and not self.copies_stalled
             awaited = queued & self.blocks.to_disk if waits else None
-            victims = self.room.victims(tier, wanted, spared=awaited)
+            spared = None if awaited is None else lambda rows: awaited[rows]
+            victims = self.room.victims(tier, wanted, spared=spared)
             stuck = self.room.stuck(awaited) if tier is GPU and len(victims) < wanted else NO_ROWS
             if self.forget(stuck).size:
                 return self.make_room(tier, count, spare)
@@ -97,6 +109,14 @@ class Memory:
         if count > free:
             self.evict(tier, victims[: count - free])
         return True
+
+    def _uncopied(self, rows: Rows) -> NDArray[np.bool_]:
+        """Whether each block of the GPU or CPU tier waits for its copy down, or is wanted on disk and has
+        none below."""
+        blocks = self.blocks
+        waiting = blocks.queued[GPU][rows] | blocks.queued[CPU][rows]
+        uncopied: NDArray[np.bool_] = waiting | (blocks.to_disk[rows] & ~blocks.valid[DISK][rows])
+        return uncopied
 
     def add_replicas(self, tier: Tier, rows: Rows) -> None:
         """Gives each block a frame in the tier, still to be filled. There is room."""
@@ -213,6 +233,8 @@ class Memory:
         """These were used just now; tails first, so that a child goes before its parent."""
         if not rows.size:
             return
+        if DISK in self._below:
+            self.recency.note(rows)
         for tier in (GPU, *self._below):
             valid = self.blocks.valid[tier][rows]
             self.eviction.touch(tier, rows if np.count_nonzero(valid) == rows.size else rows[valid])
@@ -223,7 +245,12 @@ class Memory:
         self.blocks_evicted[tier] += rows.size
         on_gpu, on_cpu, on_disk = (valid[rows].astype(np.int8) for valid in blocks.valid)
         last = rows[on_gpu + on_cpu + on_disk == 1]
-        self.prefix.remove(last)
+        if tier is DISK:
+            # It has seen the block go as the one of least worth: it is not to be written there again.
+            blocks.to_disk[rows] = False
+        else:
+            self.blocks_shed[DISK] += int(np.count_nonzero(blocks.to_disk[last]))
+        self._leave_index(last)
         self.drop_replicas(tier, rows)
         self.eviction.forget(tier, rows)
         self.collect(last)
@@ -231,11 +258,20 @@ class Memory:
     def forget(self, rows: Rows) -> Rows:
         """Takes blocks out of the index, with all that hang on them; copies go unless in use."""
         doomed = self.prefix.with_descendants(rows)
-        self.prefix.remove(doomed)
-        for tier in Tier:
-            self.eviction.forget(tier, doomed)
+        self.take_out(doomed)
         self.collect(doomed)
         return doomed
+
+    def take_out(self, rows: Rows) -> None:
+        """The same of blocks that nothing hangs on; what follows from it is still to be drawn (`collect`)."""
+        self._leave_index(rows)
+        for tier in Tier:
+            self.eviction.forget(tier, rows)
+
+    def _leave_index(self, rows: Rows) -> None:
+        if self.retained.has_any:
+            self.retained.drop(rows)
+        self.prefix.remove(rows)
 
     def discard(self, rows: Rows) -> None:
         """Takes out of every tier what of these indexed blocks nobody uses, tails first. What a
@@ -286,4 +322,6 @@ class Memory:
             key=blocks.key[row],
             parent=BlockKey(b"") if parent == NO_ROW else blocks.key[parent],
             writer=WriterId(int(blocks.writer[row])),
+            # A lone sequence's number means nothing to a later run.
+            owner=max(NO_OWNER, int(blocks.owner[row])),
         )

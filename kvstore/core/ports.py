@@ -3,6 +3,9 @@
 from collections.abc import Callable
 from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from kvstore.core.types import Rows, Tier
 
 __all__ = ["EvictionPolicy", "RowSource", "SwapPolicy"]
@@ -22,6 +25,12 @@ class EvictionPolicy(Protocol):
 
     def forget(self, tier: Tier, rows: Rows) -> None:
         """These blocks have left the tier, or can't be given up just now."""
+
+    def favour(self, rows: Rows, priorities: NDArray[np.int32]) -> None:
+        """These blocks go after all others, in every tier, of lower priority first; given as for `touch`."""
+
+    def unfavour(self, rows: Rows) -> None:
+        """These go as all others do, as if they were used now; given as for `touch`."""
 
     def victims(self, tier: Tier, count: int, removable: RowSource) -> Rows:
         """`count` blocks of the least worth out of those that are removable, a child before its

@@ -76,6 +76,10 @@ class PrefixIndex:
     def find(self, domain: DomainId, key: BlockKey) -> BlockRow | None:
         return self._rows.get(domain, {}).get(key)
 
+    def domains(self) -> list[DomainId]:
+        """Of which something can be found."""
+        return list(self._rows)
+
     def entries(self) -> Iterator[tuple[tuple[DomainId, BlockKey], BlockRow]]:
         """Everything that can be found."""
         for domain, known in self._rows.items():
@@ -99,9 +103,10 @@ class PrefixIndex:
         if rows:
             self._cut_chain(table)
         if pending:
+            barred = self._blocks.barred
             for key in keys[len(table) :]:
                 row = known.get(key, pending.get(key, NO_ROW))
-                if row == NO_ROW:
+                if row == NO_ROW or barred[row]:
                     break
                 table.append(row)
         return table
@@ -112,8 +117,15 @@ class PrefixIndex:
         parents = self._blocks.parent[rows]
         astray = parents[1:] != rows[:-1]
         good = 0 if parents[0] != NO_ROW else rows.size if none_of(astray) else 1 + int(astray.argmax())
+        if self._blocks.has_barred:
+            good = min(good, self._count_unbarred(rows))
         del rows  # A table that numpy looks at can't be cut.
         del table[good:]
+
+    def _count_unbarred(self, rows: Rows) -> int:
+        """How many there are before the first that was forgotten."""
+        barred = self._blocks.barred[rows]
+        return int(barred.argmax()) if barred.any() else rows.size
 
     def publish(self, publications: Iterable[Publication]) -> Rows:
         """Makes committed blocks findable, the first commit of a key; returns the rows that are new.
@@ -151,6 +163,12 @@ class PrefixIndex:
             # Found already, under another key: what an engine at fault wrote over stays its own.
             chain, end = dict(islice(chain.items(), astray)), publication.end
         parent = known[keys[first - 1]] if first else NO_ROW
+        if self._blocks.has_barred:
+            # What was forgotten does not come back, and nothing that hangs on it does.
+            hangs_on_it = parent != NO_ROW and self._blocks.barred[parent]
+            good = 0 if hangs_on_it else self._count_unbarred(np.array([*chain.values()], np.intp))
+            if good < len(chain):
+                chain, end = dict(islice(chain.items(), good)), publication.end
         known.update(chain)
         for key, row in chain.items():
             self._blocks.key[row] = key

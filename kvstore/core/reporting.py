@@ -23,7 +23,7 @@ from kvstore.core.types import (
     Revision,
     Tier,
 )
-from kvstore.core.usage import EngineUsage, SequenceUsage, TierUsage, Usage
+from kvstore.core.usage import EngineUsage, LaneUsage, SequenceUsage, TierUsage, Usage
 
 __all__ = ["report_sequences", "report_usage"]
 
@@ -57,7 +57,17 @@ def report_usage(
         else _tier_usage(memory, links, tier, gauge.pressure[tier], 0, 0)
         for tier in Tier
     )
-    return Usage(revision=revision, tiers=tiers, engines=engines, sequences=sequences)
+    lanes = tuple(
+        LaneUsage(
+            source=source,
+            target=target,
+            urgency=urgency,
+            blocks_waiting=len(lane.rows),
+            transfers_under_way=lane.under_way,
+        )
+        for ((source, target), urgency), lane in links.lanes.items()
+    )
+    return Usage(revision=revision, tiers=tiers, engines=engines, sequences=sequences, lanes=lanes)
 
 
 def report_sequences(
@@ -109,6 +119,7 @@ def _tier_usage(
         blocks_moved_in=links.blocks_moved_in[tier],
         blocks_failed=links.blocks_failed[tier],
         blocks_evicted=memory.blocks_evicted[tier],
+        blocks_shed=memory.blocks_shed[tier],
         frames_used=int(np.count_nonzero(referred)),
         frames_limbo=int(np.count_nonzero(referred & ~blocks.held(rows))) if tier is GPU else 0,
         frames_idle=idle,

@@ -84,7 +84,7 @@ def _restore_runs(memory: Memory, rows: Rows, found: Sequence[StoredKey], runs: 
     parents[runs] = above
     blocks.depth[rows] = _depths(blocks.capacity, rows, runs, parents)
     blocks.domain[rows] = np.repeat(np.array(domains, np.int64), np.diff(runs, append=rows.size))
-    blocks.owner[rows] = 0
+    blocks.owner[rows] = [block.owner for block in found]
     prefix.set_parents(rows, parents)
 
 

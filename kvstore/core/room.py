@@ -9,6 +9,8 @@ The rules that hold here:
    From the tiers above, too, but where only that would help, one with a copy below goes before.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -34,11 +36,11 @@ class Room:
         # By row: its place among those that are looked at; else, of an earlier look.
         self._looked_at = np.zeros(blocks.capacity, np.int32)
 
-    def victims(self, tier: Tier, count: int, *, spared: NDArray[np.bool_] | None) -> Rows:
-        """So many blocks of least worth that may go, or fewer if there are not so many."""
+    def victims(self, tier: Tier, count: int, *, spared: Callable[[Rows], NDArray[np.bool_]] | None) -> Rows:
+        """So many blocks of least worth that may go, but not the spared; fewer if there are not so many."""
 
         def removable(rows: Rows) -> Rows:
-            return self.removable(tier, rows if spared is None else rows[~spared[rows]])
+            return self.removable(tier, rows if spared is None else rows[~spared(rows)])
 
         return self._eviction.victims(tier, count, removable)
 

@@ -108,6 +108,8 @@ class Sequence(Struct, eq=False):
     out_fence: StepNumber = StepNumber(0)
     begun: bool = False
     cancelled: bool = False
+    # What it has not published by now, and what it will compute, is never to be found by others.
+    forgotten: bool = False
     # The engine has freed it, or is gone. What is still under way ends without it.
     freed: bool = False
 
@@ -148,6 +150,7 @@ class Sequence(Struct, eq=False):
             admitted=True,
             filled_tokens=self.filled_tokens,
             forked=self.forked,
+            forgotten=self.forgotten,
         )
 
 

@@ -7,9 +7,11 @@ import numpy as np
 from kvstore.core.blocks import Rows, concat
 from kvstore.core.committing import Committing
 from kvstore.core.config import StoreConfig
-from kvstore.core.engines import Engine, Publish, Release, SessionEnd, SwapOut
+from kvstore.core.engines import Engine, Publish, Release, SessionEnd, SwapOut, TurnEnd
 from kvstore.core.links import COPY, WRITE, Links
 from kvstore.core.memory import Memory
+from kvstore.core.sequences import session_owner
+from kvstore.core.sessions import Sessions
 from kvstore.core.swaps import Swaps
 from kvstore.core.types import CPU, DISK, Retention
 
@@ -20,13 +22,20 @@ class Settling:
     """Lets happen what an engine's steps have only announced."""
 
     def __init__(
-        self, config: StoreConfig, memory: Memory, links: Links, swaps: Swaps, committing: Committing
+        self,
+        config: StoreConfig,
+        memory: Memory,
+        links: Links,
+        swaps: Swaps,
+        committing: Committing,
+        sessions: Sessions,
     ) -> None:
         self._config = config
         self._memory = memory
         self._links = links
         self._swaps = swaps
         self._committing = committing
+        self._sessions = sessions
 
     def settle(self, engine: Engine) -> None:
         passed = engine.settled()
@@ -40,8 +49,10 @@ class Settling:
         if releases := [fence for fence in passed if isinstance(fence, Release)]:
             self._release(releases)
         for fence in passed:
-            if isinstance(fence, SessionEnd):
-                self._end_session(fence.owner)
+            if isinstance(fence, TurnEnd):
+                self._sessions.keep(fence.domain, fence.session, fence.turn, fence.keys)
+            elif isinstance(fence, SessionEnd):
+                self._end_session(fence)
 
     def _release(self, releases: list[Release]) -> None:
         """References end; what is left without any stays as cache, or goes."""
@@ -65,7 +76,8 @@ class Settling:
         # Copied down before they are evicted, so that eviction is a change of the table.
         self._links.ask_down(COPY, rows[~blocks.valid[DISK][rows]])
 
-    def _end_session(self, owner: int) -> None:
-        blocks = self._memory.blocks
+    def _end_session(self, end: SessionEnd) -> None:
+        self._sessions.end(end.domain, end.session)
+        blocks, owner = self._memory.blocks, session_owner(end.domain, end.session)
         mine = blocks.indexed & (blocks.owner == owner) & ~blocks.shared
         self._memory.discard(np.flatnonzero(mine).astype(np.intp))

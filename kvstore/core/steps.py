@@ -32,7 +32,7 @@ from kvstore.core.leaving import Leaving
 from kvstore.core.memory import Memory
 from kvstore.core.phases import Phases, Placed
 from kvstore.core.prefix import domain_id
-from kvstore.core.sequences import Sequence, session_owner
+from kvstore.core.sequences import Sequence
 from kvstore.core.settling import Settling
 from kvstore.core.tails import Tails
 from kvstore.core.types import DROPPED, LATER, OK, RESIDENT, RUNNING, Direction, StepNumber
@@ -131,8 +131,8 @@ class Steps:
     ) -> None:
         for index, operation in ends:
             tenant = self._config.tenants[operation.tenant or self._config.default_tenant]
-            owner = session_owner(domain_id(engine.namespace, tenant), operation.session)
-            engine.fences.append(SessionEnd(fence=fence, owner=owner))
+            domain = domain_id(engine.namespace, tenant)
+            engine.fences.append(SessionEnd(fence=fence, domain=domain, session=operation.session))
             results[index] = EndSessionResult()
 
     # ------------------------------------------------------------------ moving about

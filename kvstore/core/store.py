@@ -9,13 +9,17 @@ import numpy as np
 
 from kvstore.core.admission import Admission
 from kvstore.core.answering import Answering
+from kvstore.core.chains import Chains
 from kvstore.core.checking import check_completed, check_keys, check_operations, check_tenant
 from kvstore.core.committing import Committing
 from kvstore.core.config import StoreConfig
 from kvstore.core.effects import (
     Admitted,
     Answer,
+    BlocksUsed,
     DiskDelete,
+    DiskNote,
+    DiskSync,
     Done,
     Effects,
     KeepAliveAnswer,
@@ -33,10 +37,15 @@ from kvstore.core.events import (
     BlocksFound,
     BlocksLost,
     Detach,
+    DiskSynced,
     Event,
+    Forget,
+    ForgetOn,
     FramesReturned,
     KeepAlive,
     Lookup,
+    Prefetch,
+    Retain,
     SetLimits,
     Single,
     Step,
@@ -45,6 +54,7 @@ from kvstore.core.events import (
     Tick,
     TransferEnded,
 )
+from kvstore.core.forgetting import Forgetting
 from kvstore.core.freeing import Freeing
 from kvstore.core.granting import Granting
 from kvstore.core.growing import Growing
@@ -59,12 +69,14 @@ from kvstore.core.pressure import PressureGauge
 from kvstore.core.reporting import report_sequences, report_usage
 from kvstore.core.restoring import restore_blocks
 from kvstore.core.sequences import Sequence
+from kvstore.core.sessions import Sessions
 from kvstore.core.settling import Settling
 from kvstore.core.steps import Steps
 from kvstore.core.swaps import Swaps
-from kvstore.core.types import RESIDENT, RUNNING, EngineId, Revision, StepNumber, Tier
+from kvstore.core.types import RESIDENT, RUNNING, EngineId, Revision, StepNumber, StoredKey, Tier
 from kvstore.core.usage import Usage
 from kvstore.core.watermarks import WatermarkTable
+from kvstore.core.writing import Writing
 
 __all__ = ["Store"]
 
@@ -75,14 +87,19 @@ class Store:
     def __init__(self, config: StoreConfig, eviction: EvictionPolicy, swap_policy: SwapPolicy) -> None:
         self.config = config
         self.memory = Memory(config, eviction)
-        self.links = Links(config, self.memory)
-        self.swaps = Swaps(config, self.memory, self.links, self._sequence_moved)
         self.admission = Admission(config, self.memory)
+        self.links = Links(config, self.memory, self.admission.is_waiting)
+        self._writing = Writing(config, self.memory, self.links)
+        self.swaps = Swaps(config, self.memory, self.links, self._sequence_moved)
         self.leaving = Leaving(config, self.memory, self.swaps, swap_policy)
         committing = Committing(config, self.memory)
-        settling = Settling(config, self.memory, self.links, self.swaps, committing)
+        self.sessions = Sessions(config, self.memory)
+        settling = Settling(config, self.memory, self.links, self.swaps, committing, self.sessions)
         freeing = Freeing(self.memory, self.swaps, self.admission, self.leaving, settling)
         self.membership = Membership(config, freeing, settling)
+        engines = self.membership.engines.values
+        self.forgetting = Forgetting(config, self.memory, self.swaps, self.sessions, engines)
+        self._chains = Chains(config, self.memory, self.links, self.sessions)
         self._granting = Granting(config, self.memory, self.swaps, self.admission, self.leaving)
         growing = Growing(config, self.memory, self.admission, self.leaving)
         self._answering = Answering(self.memory)
@@ -102,16 +119,19 @@ class Store:
         self.revision = Revision(0)
         # Engines with news, in the order of the news; reset by each event.
         self._woken: dict[EngineId, None] = {}
+        # What the disk is to be told with the next effects.
+        self._used: tuple[StoredKey, ...] = ()
 
     def handle(self, event: Event) -> Effects:
         """Applies one event. Raises `KVStoreError`, nothing changed, or `CheckFailed`: a bug."""
         self._woken = {}
         self.memory.room_was_made = False
+        self.memory.retained.time = event.time
         answer = self._apply(event)
         if self.memory.room_was_made:
             # Who waits for frames may find some now: no news, but a reason to ask again.
             self._woken.update(self.admission.engines_waiting())
-        transfers = tuple(self._start_transfers())
+        transfers = tuple(self._start_transfers(event.time))
         deleted, self.memory.deleted = self.memory.deleted, []
         admitted: tuple[Admitted, ...] = ()
         if self._granting.admitted:
@@ -122,16 +142,27 @@ class Store:
             transfers=transfers,
             deletes=(DiskDelete(keys=tuple(deleted)),) if deleted else (),
             wake=tuple(self._woken),
+            notes=self._notes() if self._used or self.sessions.has_notes else (),
+            syncs=self._syncs() if self.forgetting.syncs else (),
             admitted=admitted,
         )
 
-    def _start_transfers(self) -> list[Transfer]:
+    def _syncs(self) -> tuple[DiskSync, ...]:
+        syncs, self.forgetting.syncs = self.forgetting.syncs, []
+        return tuple(syncs)
+
+    def _notes(self) -> tuple[DiskNote, ...]:
+        used, self._used = self._used, ()
+        uses = (BlocksUsed(keys=used),) if used else ()
+        return (*self.sessions.notes(), *uses)
+
+    def _start_transfers(self, time: float) -> list[Transfer]:
         """What can't even be begun fails at once, and makes room for others."""
-        started = self.links.start()
+        started = self.links.start(time)
         while (refused := self.links.take_refused()).size:
             self.swaps.refuse(refused)
             self._woken.update(self.admission.engines_waiting())
-            started += self.links.start()
+            started += self.links.start(time)
         return started
 
     def usage(self) -> Usage:
@@ -162,6 +193,14 @@ class Store:
                 return self.membership.attach(event)
             case Lookup():
                 return self._lookup(event)
+            case Prefetch():
+                return self._chains.prefetch(self.membership.get(event.engine, event.time), event)
+            case Retain():
+                return self._chains.retain(self.membership.get(event.engine, event.time), event)
+            case Forget():
+                return self.forgetting.begin(event)
+            case ForgetOn():
+                return self.forgetting.go_on(event.forget, event.time)
             case Detach():
                 self.membership.detach(event.engine)
             case Tick():
@@ -173,6 +212,10 @@ class Store:
             case TransferEnded():
                 self.swaps.end(self.links.end(event.transfer, event.failed, event.late))
                 self.memory.room_was_made = True
+                if not self.forgetting.is_idle:
+                    self.forgetting.transfer_ended(event.time)
+            case DiskSynced():
+                self.forgetting.synced(event)
             case FramesReturned():
                 self.links.return_frames(event.transfer, event.positions)
                 self.memory.room_was_made = True
@@ -264,11 +307,20 @@ class Store:
         for engine in self.membership.tick(event.time):
             self._woken[engine.id] = None
         self.links.resume()
+        if self.memory.retained.has_any:
+            self.memory.retained.expire()
+        if not self.forgetting.is_idle:
+            self.forgetting.tick(event.time)
+        if self.config.disk_frames:
+            used = self.memory.recency.next(event.time).tolist()
+            self._used = tuple([self.memory.stored_key(row) for row in used])
+        self._writing.look(event.time)
         self._watch_pressure(event.time)
 
     def _restore(self, event: BlocksFound) -> None:
         check(not self.membership.engines, "blocks were found after an engine had attached")
         restore_blocks(self.memory, event.blocks)
+        self.sessions.restore(event.sessions)
 
     # ------------------------------------------------------------------------------ news
 

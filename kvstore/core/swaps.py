@@ -7,7 +7,7 @@ rows, not for transfers: whoever moves a row, all who wait for it are served.
 """
 
 from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 import numpy as np
 from msgspec import Struct
@@ -132,6 +132,7 @@ class Swaps:
         blocks, rows = self._memory.blocks, np.array(sequence.rows, np.intp)
         blocks.take_back(rows)
         self._unclaim(sequence)
+        sequence.first_failed = None
         self._memory.collect(rows)
 
     # ------------------------------------------------------------------------------ in
@@ -207,6 +208,28 @@ class Swaps:
         sequence.cut_found(0)
         memory.blocks.release(kept)
         memory.collect(kept)
+
+    # ------------------------------------------------------------------------ forgetting
+
+    def lose(self, rows: Rows) -> None:
+        """Whoever waits for these on the GPU is not to have them: as if their loads had failed."""
+        self._serve(GPU, rows, failed=True)
+
+    def cut(self, sequence: Sequence, lost: Collection[int]) -> None:
+        """Of the blocks that a swap keeps for the sequence, these are there no more."""
+        first = next(place for place, row in enumerate(sequence.claimed) if row in lost)
+        if sequence.state is SWAPPING_OUT:
+            failed = sequence.first_failed
+            sequence.first_failed = first if failed is None else min(first, failed)
+        elif sequence.state is SWAPPING_IN:
+            # What has come is on the GPU; for the rest it waits.
+            self.lose(np.array([row for row in sequence.claimed if row in lost], np.intp))
+        else:
+            gone = np.array(sequence.claimed[first:], np.intp)
+            sequence.rows, sequence.claimed = sequence.rows[:first], sequence.claimed[:first]
+            sequence.filled_tokens = min(sequence.filled_tokens, first * self._config.block_tokens)
+            self._memory.blocks.unclaim(gone)
+            self._memory.collect(gone)
 
     # ------------------------------------------------------------------------- waiting
 

@@ -37,6 +37,7 @@ __all__ = [
     "Direction",
     "EngineId",
     "EngineState",
+    "ForgetId",
     "Frame",
     "NamespaceId",
     "Number",
@@ -52,6 +53,7 @@ __all__ = [
     "StoredKey",
     "StoredSession",
     "SwapMode",
+    "SyncId",
     "TenantId",
     "Tier",
     "TransferId",
@@ -69,6 +71,8 @@ StepNumber = NewType("StepNumber", int)
 # Counts the events of the store; each event told to an engine has one of its own.
 Revision = NewType("Revision", int)
 TransferId = NewType("TransferId", int)
+ForgetId = NewType("ForgetId", int)
+SyncId = NewType("SyncId", int)
 
 # 32 bytes: chained digest over everything that a block's KV depends on.
 BlockKey = NewType("BlockKey", bytes)
@@ -178,13 +182,17 @@ ASKED, NEEDED, PREFETCH, BACKGROUND = Urgency
 
 
 class StoredKey(Struct, frozen=True, kw_only=True, gc=False):
-    """A block as the disk names it. `parent` is empty for the first block of a chain."""
+    """A block as the disk names it. `parent` is empty for the first block of a chain.
+
+    `owner` is a number for the session that has committed it (`sequences.session_owner`); 0: none has.
+    """
 
     namespace: NamespaceId
     tenant: TenantId
     key: BlockKey
     parent: BlockKey
     writer: WriterId
+    owner: int = 0
 
 
 class Watermarks(Struct, frozen=True, kw_only=True, gc=False):

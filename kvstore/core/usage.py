@@ -2,9 +2,9 @@
 
 from msgspec import Struct
 
-from kvstore.core.types import EngineId, EngineState, Pressure, Revision, Tier
+from kvstore.core.types import EngineId, EngineState, Pressure, Revision, Tier, Urgency
 
-__all__ = ["EngineUsage", "SequenceUsage", "TierUsage", "Usage"]
+__all__ = ["EngineUsage", "LaneUsage", "SequenceUsage", "TierUsage", "Usage"]
 
 
 class TierUsage(Struct, frozen=True, kw_only=True, gc=False):
@@ -26,9 +26,21 @@ class TierUsage(Struct, frozen=True, kw_only=True, gc=False):
     blocks_moved_in: int
     blocks_failed: int
     blocks_evicted: int
+    # Not brought there, though it was wished for; on disk also: forgotten before they came there.
+    blocks_shed: int = 0
     frames_used: int = 0
     frames_limbo: int = 0
     frames_idle: int = 0
+
+
+class LaneUsage(Struct, frozen=True, kw_only=True, gc=False):
+    """What waits for a link, of one urgency, and how many transfers it has under way."""
+
+    source: Tier
+    target: Tier
+    urgency: Urgency
+    blocks_waiting: int
+    transfers_under_way: int
 
 
 class EngineUsage(Struct, frozen=True, kw_only=True, gc=False):
@@ -69,4 +81,5 @@ class Usage(Struct, frozen=True, kw_only=True, gc=False):
     revision: Revision
     tiers: tuple[TierUsage, ...]
     engines: tuple[EngineUsage, ...]
+    lanes: tuple[LaneUsage, ...] = ()
     sequences: SequenceUsage = SequenceUsage()

@@ -23,7 +23,7 @@ __all__ = [
 ]
 
 # Goes up whenever what was written before would be read wrongly.
-FORMAT = 1
+FORMAT = 2
 
 TEXT_CHARACTERS_MAX = 1_000
 

@@ -5,6 +5,7 @@ its parent, and evicting from the front never cuts a chain in the middle.
 """
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kvstore.core.ports import RowSource
 from kvstore.core.types import Rows, Tier
@@ -18,16 +19,39 @@ NEVER = 0
 
 
 class Lru:
-    """One order a tier, oldest first."""
+    """One order a tier, oldest first; and one of what is favoured, which is looked at after the first."""
 
     def begin(self, capacity: int) -> None:
         self._orders = tuple(_Order(capacity) for _ in Tier)
+        self._favoured_orders = tuple(_Order(capacity) for _ in Tier)
+        self._favoured = np.zeros(capacity, np.bool_)
+        self._priority = np.zeros(capacity, np.int32)
+        # Whether any is: where none is, nothing of it costs.
+        self._has_favoured = False
 
     def touch(self, tier: Tier, rows: Rows) -> None:
+        if self._has_favoured:
+            favoured = self._favoured[rows]
+            self._favoured_orders[tier].append(rows[favoured])
+            rows = rows[~favoured]
         self._orders[tier].append(rows)
 
     def forget(self, tier: Tier, rows: Rows) -> None:
         self._orders[tier].remove(rows)
+        if self._has_favoured:
+            self._favoured_orders[tier].remove(rows)
+
+    def favour(self, rows: Rows, priorities: NDArray[np.int32]) -> None:
+        self._favoured[rows], self._priority[rows] = True, priorities
+        self._has_favoured |= rows.size > 0
+        for order, favoured in zip(self._orders, self._favoured_orders, strict=True):
+            order.move_to(favoured, rows)
+
+    def unfavour(self, rows: Rows) -> None:
+        self._favoured[rows] = False
+        for order, favoured in zip(self._orders, self._favoured_orders, strict=True):
+            favoured.move_to(order, rows)
+        self._has_favoured = bool(self._favoured.any())
 
     def victims(self, tier: Tier, count: int, removable: RowSource) -> Rows:
         order, size = self._orders[tier], max(WINDOW, 2 * count)
@@ -38,6 +62,10 @@ class Lru:
             size *= 2
             candidates = order.first(size)
             victims = removable(candidates)
+        if len(victims) < count and self._has_favoured:
+            favoured = self._favoured_orders[tier].all()
+            favoured = favoured[np.argsort(self._priority[favoured], kind="stable")]
+            victims = removable(np.concatenate([candidates, favoured]))
         return victims[:count]
 
 
@@ -63,6 +91,15 @@ class _Order:
 
     def remove(self, rows: Rows) -> None:
         self._place[rows] = NEVER
+
+    def move_to(self, other: "_Order", rows: Rows) -> None:
+        """Of these rows those that are here stand last in the other order from now on."""
+        rows = rows[self._place[rows] != NEVER]
+        self.remove(rows)
+        other.append(rows)
+
+    def all(self) -> Rows:
+        return self._counting(self._begin, self._end)
 
     def first(self, count: int) -> Rows:
         """The `count` oldest rows, or all if there are fewer."""

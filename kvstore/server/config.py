@@ -47,6 +47,8 @@ class ServeConfig:
     lease_seconds: float = 10.0
     engines_max: int = 64
     drop_tokens_max: int = 64
+    # Of each tenant. 0: nothing is retained.
+    retain_bytes: int = 0
     high_watermark: float = 0.90
     low_watermark: float = 0.80
     # None: no journal.
@@ -142,6 +144,7 @@ def parse_config(
     lease: float = 10.0,
     engines_max: int = 64,
     drop_tokens_max: int = 64,
+    retain_bytes: str = "25%",
     high_watermark: float = 0.90,
     low_watermark: float = 0.80,
     journal: str | None = None,
@@ -156,18 +159,23 @@ def parse_config(
         _refuse("--disk", disk, "names no folder", "name one, or leave --disk out")
     if journal is not None and not journal.strip():
         _refuse("--journal", journal, "names no folder", "name one, or leave --journal out")
+    gpu_bytes = parse_size(gpu, flag="--gpu", whole_bytes=memory_bytes)
+    cpu_bytes = parse_size(cpu, flag="--cpu", whole_bytes=memory_bytes)
+    disk_bytes_max = parse_size(disk_bytes, flag="--disk-bytes")
+    all_tiers = gpu_bytes + cpu_bytes + disk_bytes_max
     config = ServeConfig(
         socket=parse_address(socket),
-        gpu_bytes=parse_size(gpu, flag="--gpu", whole_bytes=memory_bytes),
-        cpu_bytes=parse_size(cpu, flag="--cpu", whole_bytes=memory_bytes),
+        gpu_bytes=gpu_bytes,
+        cpu_bytes=cpu_bytes,
         disk_path=Path(disk).absolute() if disk is not None else None,
-        disk_bytes=parse_size(disk_bytes, flag="--disk-bytes"),
+        disk_bytes=disk_bytes_max,
         wipe_incompatible=wipe_incompatible,
         scrub_bytes=parse_size(scrub, flag="--scrub"),
         tenants=tuple(tenants) or ("default",),
         lease_seconds=lease,
         engines_max=engines_max,
         drop_tokens_max=drop_tokens_max,
+        retain_bytes=parse_size(retain_bytes, flag="--retain-bytes", whole_bytes=all_tiers),
         high_watermark=high_watermark,
         low_watermark=low_watermark,
         journal_path=Path(journal).absolute() if journal is not None else None,

@@ -20,8 +20,8 @@ import msgspec
 from kvstore import __version__
 from kvstore.core import events
 from kvstore.core.config import StoreConfig
-from kvstore.core.effects import Answer, AttachAnswer, Done, KeepAliveAnswer
-from kvstore.core.errors import CheckFailed, EngineExpired, FieldInvalid, LayoutMismatch
+from kvstore.core.effects import Answer, AttachAnswer, Done, ForgetAnswer, KeepAliveAnswer
+from kvstore.core.errors import CheckFailed, EngineExpired, FieldInvalid, LayoutMismatch, StoreNotMade
 from kvstore.core.store import Store
 from kvstore.core.types import (
     EngineId,
@@ -30,6 +30,7 @@ from kvstore.core.types import (
     Pressure,
     Revision,
     StoredKey,
+    StoredSession,
     TenantId,
     Tier,
     WriterId,
@@ -44,8 +45,10 @@ from kvstore.policy.swap import LengthThreshold
 from kvstore.server.clock import now, wall_now
 from kvstore.server.config import ServeConfig
 from kvstore.server.decode import AttachCall
+from kvstore.server.decode_cached import ForgetCall
 from kvstore.server.encode_usage import Facts
 from kvstore.server.fds import TetherServer
+from kvstore.server.forgetting import forget, forget_event
 from kvstore.server.layout import Layout
 from kvstore.server.learning import LearntRates
 from kvstore.server.limiting import Limits
@@ -144,6 +147,22 @@ class Driver:
         self.ask(event, Done)
         self._waits.wake(event.engine)
 
+    async def forget(self, call: ForgetCall) -> ForgetAnswer:
+        """Waits until it is done, or for as long as the caller wants."""
+        if self._running is None:
+            raise StoreNotMade(
+                "what lies on disk is taken in with the first Attach, and there was none since the start",
+                remedy="attach an engine, then ask again",
+            )
+        event = forget_event(call, self._names)
+        return await forget(self._running, event, call.wait_seconds, lambda: self._waits.is_closed)
+
+    @property
+    def block_bytes(self) -> int:
+        """Of a block, all ranks together; 0 before the first Attach."""
+        layout = self._running.layout if self._running is not None else None
+        return layout.block_bytes * layout.ranks if layout is not None else 0
+
     def usage(self) -> Usage:
         """Of the tiers that were asked for."""
         config = self._config
@@ -225,7 +244,7 @@ class Driver:
     async def _run(self, layout: Layout, frames: FrameCounts) -> RunningStore:
         pools = await make_pools(layout, frames)
         try:
-            found = await _in_thread(partial(_find_stored, self._disk, layout))
+            found, sessions = await _in_thread(partial(_find_stored, self._disk, layout))
             # Before any engine has a frame: none is in use yet.
             room = max(0, frames.disk - len(found))
             await _in_thread(
@@ -259,7 +278,7 @@ class Driver:
                 start_wall=wall_now(),
             )
             running.journal = Journal(self._journal, heading)
-        running.ask(events.BlocksFound(time=now(), blocks=found), Done)
+        running.ask(events.BlocksFound(time=now(), blocks=found, sessions=sessions), Done)
         self._limits.begin(running)
         if self._disk is not None and self._config.scrub_bytes:
             self._disk.start_scrub(running.lost_in_thread, self._config.scrub_bytes)
@@ -280,6 +299,7 @@ class Driver:
             high_watermark=config.high_watermark,
             low_watermark=config.low_watermark,
             transfer_blocks_max=transfer_blocks(layout),
+            retained_blocks_max=config.retain_bytes // (layout.block_bytes * layout.ranks),
         )
 
     @property
@@ -334,11 +354,13 @@ async def _in_thread(call: Callable[[], Returned]) -> Returned:
         raise
 
 
-def _find_stored(disk: DiskTier | None, layout: Layout) -> tuple[StoredKey, ...]:
+def _find_stored(
+    disk: DiskTier | None, layout: Layout
+) -> tuple[tuple[StoredKey, ...], tuple[StoredSession, ...]]:
     if disk is None:
-        return ()
+        return (), ()
     disk.lay_out(layout.block_bytes, layout.ranks)
-    return tuple(disk.found(layout.block_bytes * layout.ranks))
+    return tuple(disk.found(layout.block_bytes * layout.ranks)), tuple(disk.sessions())
 
 
 def _without_frames(tier: Tier) -> TierUsage:

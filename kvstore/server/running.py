@@ -14,10 +14,10 @@ from typing import TypeVar
 
 from kvstore.core.effects import Answer, Done, Effects
 from kvstore.core.errors import CheckFailed, KVStoreError
-from kvstore.core.events import BlocksLost, Event, FramesReturned, Tick, TransferEnded
+from kvstore.core.events import BlocksLost, DiskSynced, Event, FramesReturned, Tick, TransferEnded
 from kvstore.core.lanes import transfers_max
 from kvstore.core.store import Store
-from kvstore.core.types import StoredKey, Tier, TransferId, Watermarks
+from kvstore.core.types import StoredKey, SyncId, Tier, TransferId, Watermarks
 from kvstore.core.usage import Usage
 from kvstore.core.watermarks import MARKED_TIERS
 from kvstore.observe.counting import Counts
@@ -80,6 +80,7 @@ class RunningStore:
             disk,
             self._ended_in_thread,
             returned=self._returned_in_thread,
+            synced=self._synced_in_thread,
             rates=rates,
             in_flight_bytes_max=in_flight_max * pools.gpu.frame_bytes,
         )
@@ -150,11 +151,12 @@ class RunningStore:
             self.journal.write(event, result)
 
     def _start(self, effects: Effects) -> None:
-        if effects.transfers or effects.deletes:
+        told = (*effects.deletes, *effects.notes, *effects.syncs)
+        if effects.transfers or told:
             self._moving.update(transfer.id for transfer in effects.transfers)
             if self._moving:
                 self._idle.clear()
-            self._movers.start(effects.transfers, effects.deletes)
+            self._movers.start(effects.transfers, told)
         for engine in effects.wake:
             self._waits.wake(engine)
 
@@ -163,6 +165,15 @@ class RunningStore:
 
     def _returned_in_thread(self, transfer: TransferId, positions: tuple[int, ...]) -> None:
         self._loop.call_soon_threadsafe(self._returned, transfer, positions)
+
+    def _synced_in_thread(self, sync: SyncId, failed: bool) -> None:
+        self._loop.call_soon_threadsafe(self._synced, sync, failed)
+
+    def _synced(self, sync: SyncId, failed: bool) -> None:
+        if self._closing:
+            return
+        with suppress(CheckFailed):
+            self.ask(DiskSynced(time=now(), sync=sync, failed=failed), Done)
 
     def _ended(self, transfer: TransferId, failed: tuple[int, ...], late: tuple[int, ...]) -> None:
         self._moving.discard(transfer)

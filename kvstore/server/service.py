@@ -12,6 +12,7 @@ from kvstore.core.errors import CheckFailed, KVStoreError
 from kvstore.server.calls import MESSAGE_BYTES_MAX, Handler, Streams, answering, streaming, waiting
 from kvstore.server.clock import now
 from kvstore.server.decode import decode_attach, decode_detach, decode_keep_alive, decode_lookup
+from kvstore.server.decode_cached import decode_forget, decode_prefetch, decode_retain
 from kvstore.server.decode_step import (
     decode_allocate,
     decode_commit,
@@ -75,6 +76,9 @@ class _Service:
             "Swap": answering(pb.SwapRequest, self.swap, took),
             "Free": answering(pb.FreeRequest, self.free, took),
             "Lookup": answering(pb.LookupRequest, self.lookup),
+            "Prefetch": answering(pb.PrefetchRequest, self.prefetch),
+            "Retain": answering(pb.RetainRequest, self.retain),
+            "Forget": waiting(pb.ForgetRequest, self.forget),
             "GetUsage": answering(pb.GetUsageRequest, self.get_usage),
             "UpdateLimits": answering(pb.UpdateLimitsRequest, self._driver.update_limits),
         }
@@ -126,6 +130,19 @@ class _Service:
 
     def lookup(self, request: pb.LookupRequest) -> pb.LookupResponse:
         return encode_lookup(self._driver.ask(decode_lookup(request, now()), effects.LookupAnswer))
+
+    def prefetch(self, request: pb.PrefetchRequest) -> pb.PrefetchResponse:
+        answer = self._driver.ask(decode_prefetch(request, now()), effects.PrefetchAnswer)
+        return pb.PrefetchResponse(blocks_started=answer.blocks_started)
+
+    def retain(self, request: pb.RetainRequest) -> pb.RetainResponse:
+        answer = self._driver.ask(decode_retain(request, now()), effects.RetainAnswer)
+        size = answer.blocks_retained * self._driver.block_bytes
+        return pb.RetainResponse(bytes_retained=size, blocks_retained=answer.blocks_retained)
+
+    async def forget(self, request: pb.ForgetRequest) -> pb.ForgetResponse:
+        answer = await self._driver.forget(decode_forget(request))
+        return pb.ForgetResponse(blocks_forgotten=answer.blocks_forgotten, done=answer.done)
 
     def get_usage(self, _: pb.GetUsageRequest) -> pb.Usage:
         driver = self._driver

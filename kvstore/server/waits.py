@@ -16,6 +16,10 @@ class Waits:
         self._waiting: defaultdict[EngineId, list[asyncio.Future[None]]] = defaultdict(list)
         self._closed = False
 
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
+
     async def wait(self, engine: EngineId, seconds: float) -> None:
         """Until the engine has news, or the time is up."""
         if self._closed:

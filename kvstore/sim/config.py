@@ -34,6 +34,8 @@ class SimConfig:
     disk_frames: int = 0
     transfer_blocks_max: int = 32
     transfers_per_link_max: int = 2
+    forget_lot_blocks: int = 4
+    retained_blocks_max: int = 8
     drop_tokens_max: int = 8
     block_bytes: int = 1 << 20
     links: Mapping[tuple[Tier, Tier], LinkSpeed]
@@ -51,6 +53,8 @@ class SimConfig:
     pause_share: float = 0.002
     disk_full_share: float = 0.01
     flip_share: float = 0.02
+    # Turns by which a session, a tenant, a namespace or what an engine has written is forgotten.
+    forget_share: float = 0.01
     # Turns after which the disk looks for such bits by itself, and reads of which blocks come late.
     scrub_share: float = 0.01
     late_share: float = 0.02
@@ -96,6 +100,9 @@ def draw_config(seed: int, **given: object) -> SimConfig:
         "single_share": rng.choice([0.0, 0.2, 0.5]),
         "scrub_share": rng.choice([0.0, 0.01, 0.05]),
         "late_share": rng.choice([0.0, 0.02, 0.1, 0.3]),
+        "forget_share": rng.choice([0.0, 0.005, 0.03]),
+        "forget_lot_blocks": rng.choice([1, 2, 5, 100]),
+        "retained_blocks_max": rng.choice([0, 3, 8, 40]),
     }
     config = SimConfig(seed=seed, **drawn)
     return replace(config, **given)  # type: ignore[arg-type]  # checked by name above

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from kvstore.core.effects import DiskDelete
-from kvstore.core.types import StoredKey
+from kvstore.core.effects import BlocksUsed, DiskDelete, DiskNote, SessionsForgotten, SessionsKept
+from kvstore.core.types import SessionName, StoredKey, StoredSession
 from kvstore.sim.wrong import Wrong
 
 __all__ = ["ShadowDisk", "Stored"]
@@ -25,12 +25,14 @@ class Stored(Generic[P]):
 
 
 class ShadowDisk(Generic[P]):
-    """Entries in the order in which they were last written."""
+    """Entries in the order in which they were last written or used, and what is known of sessions."""
 
     def __init__(self) -> None:
         self._entries: dict[Name, Stored[P]] = {}
         # Dropped since they could not be read, and not deleted since: a claim may have them read again.
         self._lost: set[Name] = set()
+        # The least recent first.
+        self._sessions: dict[tuple[int, int, str], StoredSession] = {}
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -49,10 +51,33 @@ class ShadowDisk(Generic[P]):
             raise Wrong(f"block {key.key.hex()[:8]} is read from disk, where it is not")
         return entry.parts[rank]
 
+    def take(self, told: DiskDelete | DiskNote) -> None:
+        if isinstance(told, DiskDelete):
+            self.delete(told)
+        else:
+            self.note(told)
+
     def delete(self, delete: DiskDelete) -> None:
         for key in delete.keys:
             self._entries.pop(_name(key), None)
             self._lost.discard(_name(key))
+
+    def note(self, note: DiskNote) -> None:
+        match note:
+            case SessionsKept():
+                for session in note.sessions:
+                    self._sessions.pop(_session_name(session), None)
+                    self._sessions[_session_name(session)] = session
+            case SessionsForgotten():
+                for name in note.sessions:
+                    self._sessions.pop(_session_name(name), None)
+            case BlocksUsed():
+                for key in note.keys:
+                    if (entry := self._entries.pop(_name(key), None)) is not None:
+                        self._entries[_name(key)] = entry
+
+    def sessions(self) -> tuple[StoredSession, ...]:
+        return tuple(self._sessions.values())
 
     def drop(self, key: StoredKey) -> None:
         """A block that can't be read any more."""
@@ -79,7 +104,7 @@ class ShadowDisk(Generic[P]):
 
     def find(self) -> tuple[StoredKey, ...]:
         """What a new store is told, as the disk tier does: each block after its parent, chains in the
-        order in which they were written; and what hangs on nothing is deleted."""
+        order in which they were last used; and what hangs on nothing is deleted."""
         order: dict[Name, StoredKey] = {}
         for entry in self._entries.values():
             chain: list[StoredKey] = []
@@ -97,3 +122,7 @@ class ShadowDisk(Generic[P]):
 
 def _name(key: StoredKey) -> Name:
     return key.namespace, key.tenant, key.key
+
+
+def _session_name(session: SessionName | StoredSession) -> tuple[int, int, str]:
+    return session.namespace, session.tenant, session.name

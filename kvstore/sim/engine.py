@@ -12,7 +12,9 @@ from kvstore.core.effects import (
     KeepAliveAnswer,
     LookupAnswer,
     Notice,
+    PrefetchAnswer,
     Result,
+    RetainAnswer,
     SequenceMoved,
     StepAnswer,
     SwapResult,
@@ -29,6 +31,8 @@ from kvstore.core.events import (
     KeepAlive,
     Lookup,
     Operation,
+    Prefetch,
+    Retain,
     Single,
     Step,
     Swap,
@@ -44,6 +48,7 @@ from kvstore.core.types import (
     SequenceId,
     SequenceState,
     StepNumber,
+    Tier,
     WriterId,
 )
 from kvstore.sim.clock import Clock
@@ -174,6 +179,37 @@ class SimEngine:
             known = committed or self._has_announced(space, block)
             expect(known, f"{space}: a Lookup finds tokens {list(block)}, which nobody has committed")
 
+    def prefetch(self, tokens: Content, session: str, target: Tier, tenant: str) -> None:
+        keys = () if session else keys_of(tokens)
+        event = Prefetch(
+            time=self.world.time,
+            engine=self.id,
+            block_keys=keys,
+            session=session,
+            target=target,
+            tenant=tenant,
+        )
+        answer = self.world.handle(event).answer
+        most = len(keys) if keys else self.world.store.config.session_keys_max
+        good = isinstance(answer, PrefetchAnswer) and answer.blocks_started <= most
+        expect(good, f"engine {self.number}: Prefetch is answered with {answer}")
+
+    def retain(self, tokens: Content, session: str, seconds: float, priority: int, tenant: str) -> None:
+        keys = () if session else keys_of(tokens)
+        event = Retain(
+            time=self.world.time,
+            engine=self.id,
+            block_keys=keys,
+            session=session,
+            ttl_seconds=seconds,
+            priority=priority,
+            tenant=tenant,
+        )
+        answer = self.world.handle(event).answer
+        most = len(keys) if keys else self.world.store.config.session_keys_max
+        good = isinstance(answer, RetainAnswer) and answer.blocks_retained <= most
+        expect(good, f"engine {self.number}: Retain is answered with {answer}")
+
     def _has_announced(self, space: Space, block: Content) -> bool:
         """It has committed the block itself, and the work that fills it has not run yet."""
         works = [work for _, work in self.world.pending.get(self.number, ()) if isinstance(work, Publish)]
@@ -205,7 +241,16 @@ class SimEngine:
             if isinstance(operation, Commit):
                 line = self.lines[operation.sequence]
                 end = operation.first_block + len(operation.block_keys)
-                work = Publish(tuple(line.tokens), operation.first_block, end, line.space, line.seen)
+                work = Publish(
+                    tuple(line.tokens),
+                    operation.first_block,
+                    end,
+                    line.space,
+                    line.seen,
+                    line.session,
+                    self.number,
+                )
+                self._note_use(line, end)
                 # What a swapped sequence's engine commits the store publishes at once, as all is written.
                 seen = line.seen.keys() >= set(range(operation.first_block, end))
                 if not seen or self.world.is_to_be_written(self.number, work):
@@ -213,6 +258,13 @@ class SimEngine:
                 else:
                     self.world.run(self.number, self.step, work)
         self.world.execute(self.number, self.executed)
+
+    def _note_use(self, line: Line, end: int) -> None:
+        """A Forget of one session leaves what others have in their prompts."""
+        user = line.session or self.label(line.id)
+        for place in range(end):
+            block = tuple(line.tokens[place * BLOCK_TOKENS : (place + 1) * BLOCK_TOKENS])
+            self.world.shadow.origins.use(line.space, block, user)
 
     def _compute(self, line: Line) -> None:
         table, tokens, label = tuple(line.table), tuple(line.tokens), self.label(line.id)
@@ -273,26 +325,43 @@ class SimEngine:
             case Fork(), ForkResult():
                 self._take_fork(operation, result)
             case Allocate(), AllocateResult():
-                if not self.lines[operation.sequence].take_allocate(operation, result):
+                line = self.lines[operation.sequence]
+                came = line.state is SequenceState.DROPPED and result.outcome is Outcome.OK
+                if not line.take_allocate(operation, result):
                     self.lines.pop(operation.sequence)
+                if came:
+                    self._note_grant(line, result.cached_tokens)
             case Grow(), GrowResult():
                 for single, outcome in as_allocates(operation, result):
                     self._take(single, outcome)
             case Swap(direction=Direction.OUT), SwapResult():
                 self.lines[operation.sequence].take_swap_out(result)
             case Swap(), SwapResult():
-                self.lines[operation.sequence].take_swap_in(result)
+                line = self.lines[operation.sequence]
+                came = line.state is SequenceState.DROPPED and result.outcome is Outcome.OK
+                line.take_swap_in(result)
+                if came:
+                    self._note_grant(line, result.valid_tokens)
             case UpdateActivity(), UpdateActivityResult():
                 line = self.lines[operation.sequence]
+                if line.state is SequenceState.DROPPED and result.outcome is Outcome.OK:
+                    # How much was found is told later.
+                    self._note_grant(line, len(line.tokens) // BLOCK_TOKENS * BLOCK_TOKENS)
                 line.state = result.state
                 if operation.activity is Activity.RUNNING and result.outcome is Outcome.OK:
                     line.running = True
+
+    def _note_grant(self, line: Line, found_tokens: int) -> None:
+        """It has a new table, with what was found in it."""
+        line.seen.granted_at = self.world.events
+        self._note_use(line, found_tokens // BLOCK_TOKENS)
 
     def _take_fork(self, operation: Fork, result: ForkResult) -> None:
         parent = self.lines.get(operation.parent)
         for id in operation.children:
             child = self.children.pop(id)
             if result.outcome is Outcome.OK and parent is not None:
+                child.seen.granted_at = parent.seen.granted_at
                 child.table, child.state, child.running = list(parent.table), SequenceState.RESIDENT, True
                 self.lines[SequenceId(id)] = child
                 child.inherited.append(Inherit(parent.seen, child.seen, len(parent.table)))

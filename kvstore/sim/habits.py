@@ -8,7 +8,7 @@ from kvstore.core.events import (
     Step,
 )
 from kvstore.core.phases import PHASES
-from kvstore.core.types import Activity, Retention, SequenceState, StepNumber, SwapMode
+from kvstore.core.types import Activity, Retention, SequenceState, StepNumber, SwapMode, Tier
 from kvstore.sim.engine import SimEngine
 from kvstore.sim.line import Line
 from kvstore.sim.ops import allocate, end_session, free, swap_in
@@ -34,6 +34,8 @@ class Habits:
         engine, rng = self._engine, self._random
         if rng.random() < 0.05:
             engine.lookup(self._known_text(), rng.choice("ab"))
+        if rng.random() < 0.06:
+            self._look_ahead()
         if rng.random() < 0.03:
             self._step_wrongly()
         if rng.random() < 0.03:
@@ -54,6 +56,16 @@ class Habits:
                 engine.resend()
         if rng.random() < 0.1:
             engine.keep_alive(rng.choice([engine.completed, engine.reported]))
+
+    def _look_ahead(self) -> None:
+        """Something cached is wanted soon, or for longer."""
+        engine, rng, tenant = self._engine, self._random, self._random.choice("ab")
+        tokens = self._known_text()
+        session = rng.choice(SESSIONS[2:]) if len(tokens) < BLOCK_TOKENS or rng.random() < 0.5 else ""
+        if rng.random() < 0.6:
+            engine.prefetch(tokens, session, rng.choice([Tier.GPU, Tier.CPU]), tenant)
+        else:
+            engine.retain(tokens, session, 10 ** rng.uniform(-1, 1), rng.randrange(3), tenant)
 
     def _step_wrongly(self) -> None:
         """A number that is not the next one is refused, and nothing is changed by it."""

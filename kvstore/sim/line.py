@@ -29,7 +29,7 @@ class Line:
     state: SequenceState = SequenceState.DROPPED
     running: bool = False
     # Shared with work in flight, which goes on noting in it.
-    seen: Seen = field(default_factory=dict)
+    seen: Seen = field(default_factory=Seen)
     inherited: list[Inherit] = field(default_factory=list)
 
     @property
@@ -79,13 +79,14 @@ class Line:
     def _begin_again(self, written: int) -> None:
         """Other blocks than before: what was seen of those means nothing."""
         self.written, self.committed = written, written // BLOCK_TOKENS
-        self.seen = {}
+        self.seen = Seen()
 
     def _keep(self, valid_tokens: int) -> None:
         """The same blocks as before, as far as they have come back."""
         if valid_tokens < self.written:
             # Work in flight still looks at what was lost.
-            before, self.seen = self.seen, {}
+            before, self.seen = self.seen, Seen()
+            self.seen.granted_at = before.granted_at
             self.inherited.append(Inherit(before, self.seen, -(-valid_tokens // BLOCK_TOKENS)))
         self.written = valid_tokens
         self.committed = min(self.committed, valid_tokens // BLOCK_TOKENS)

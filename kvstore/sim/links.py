@@ -5,7 +5,7 @@ from collections import deque
 from dataclasses import dataclass
 from functools import partial
 
-from kvstore.core.effects import DiskDelete
+from kvstore.core.effects import BlocksUsed, DiskDelete, DiskNote, DiskSync
 from kvstore.core.types import Tier
 from kvstore.sim.clock import Clock
 from kvstore.sim.config import LinkSpeed, SimConfig
@@ -34,9 +34,9 @@ class TimedLinks:
         self._config = config
         self._clock = clock
         self._links = {link: _Link(speed) for link, speed in config.links.items()}
-        # Deletes that have not reached the disk yet, and the last that was told before the write under way.
-        self._deletes: deque[DiskDelete] = deque()
-        self._told_before: DiskDelete | None = None
+        # Deletes and notes that have not reached the disk yet, and the last told before the write under way.
+        self._told: deque[DiskDelete | DiskNote] = deque()
+        self._told_before: DiskDelete | DiskNote | None = None
         # False: nothing fails any more.
         self.faults = True
         # Until when every write to disk fails.
@@ -63,25 +63,41 @@ class TimedLinks:
             for place in moving.late:
                 self._clock.at(end + 10 ** rng.uniform(-3, 1), partial(self._return, world, moving, place))
         if transfer.target is Tier.DISK:
-            self._told_before = self._deletes[-1] if self._deletes else None
+            self._told_before = self._told[-1] if self._told else None
             self._clock.at(rng.uniform(start, end), lambda: self._move(world, moving, [0]))
         else:
             for rank in world.shadow.ranks:
                 self._clock.at(rng.uniform(start, end), partial(self._move, world, moving, [rank]))
         self._clock.at(end, lambda: self._end(world, moving))
 
-    def delete(self, world: World, delete: DiskDelete) -> None:
-        self._deletes.append(delete)
-        rng = random.Random(f"{self._config.seed} {world.time!r} {len(delete.keys)}")
+    def tell_disk(self, world: World, told: DiskDelete | DiskNote) -> None:
+        self._told.append(told)
+        size = len(told.keys) if isinstance(told, DiskDelete | BlocksUsed) else len(told.sessions)
+        rng = random.Random(f"{self._config.seed} {world.time!r} {size}")
         later = world.time + rng.uniform(0, 10) * self._config.links[Tier.CPU, Tier.DISK].latency
-        self._clock.at(later, lambda: self._delete_until(world, delete))
+        self._clock.at(later, lambda: self._take_until(world, told))
 
     def before_write(self, world: World, moving: Moving) -> None:
-        """Deletes that were told before a write reach the disk before it. A full disk takes nothing."""
+        """What was told before a write reaches the disk before it. A full disk takes no block."""
         if self._told_before is not None:
-            self._delete_until(world, self._told_before)
+            self._take_until(world, self._told_before)
         if self.faults and world.time < self.disk_full_until:
             moving.failed = {(0, place) for place in range(len(moving.transfer.keys))}
+
+    def sync(self, world: World, sync: DiskSync) -> None:
+        """What was told by now is durable then, or some of it is not yet."""
+        rng = random.Random(f"{self._config.seed} {world.time!r} {sync.sync}")
+        failed = self.faults and (rng.random() < self._config.fail_share or world.time < self.disk_full_until)
+        later = world.time + rng.uniform(0, 20) * self._config.links[Tier.CPU, Tier.DISK].latency
+        told, store = self._told[-1] if self._told else None, world.store
+
+        def end() -> None:
+            if told is not None and not failed:
+                self._take_until(world, told)
+            if world.store is store and sync.sync in world.syncs:
+                world.end_sync(sync.sync, failed=failed)
+
+        self._clock.at(later, end)
 
     def crash(self, world: World, rng: random.Random) -> None:
         """The service is killed: of what was on its way to disk some has arrived, in order."""
@@ -89,9 +105,9 @@ class TimedLinks:
             if not moving.done and not moving.failed:
                 self.before_write(world, moving)
                 world.shadow.write(moving.transfer, rng.randint(0, len(moving.transfer.keys)))
-        for _ in range(rng.randint(0, len(self._deletes))):
-            world.shadow.disk.delete(self._deletes.popleft())
-        self._deletes.clear()
+        for _ in range(rng.randint(0, len(self._told))):
+            world.shadow.disk.take(self._told.popleft())
+        self._told.clear()
         for link in self._links.values():
             link.busy_until = world.time
 
@@ -118,11 +134,11 @@ class TimedLinks:
         if moving in world.under_way:
             world.end(moving)
 
+    def _take_until(self, world: World, told: DiskDelete | DiskNote) -> None:
+        """This and what was told before it reach the disk, if they have not yet."""
+        while any(each is told for each in self._told):
+            world.shadow.disk.take(self._told.popleft())
+
     def _return(self, world: World, moving: Moving, place: int) -> None:
         if moving in world.late and place in moving.late:
             world.return_frames(moving, [place])
-
-    def _delete_until(self, world: World, delete: DiskDelete) -> None:
-        """This delete and those before it reach the disk, if they have not yet."""
-        while any(each is delete for each in self._deletes):
-            world.shadow.disk.delete(self._deletes.popleft())

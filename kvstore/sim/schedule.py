@@ -23,6 +23,7 @@ class Kind(Enum):
     PAUSE = "the service stands still"
     DISK_FULL = "the disk is full for a while"
     FLIP = "a bit on disk changes"
+    FORGET = "something is forgotten"
     SCRUB = "the disk looks for changed bits"
     AUDIT = "promised room is looked for"
 
@@ -52,6 +53,7 @@ def draw_schedule(config: SimConfig, turns: int, start: float) -> list[Stimulus]
         (Kind.FLIP, config.flip_share),
         (Kind.SCRUB, config.scrub_share),
         (Kind.AUDIT, config.audit_share),
+        (Kind.FORGET, config.forget_share),
     ]
     kinds = [kind for kind, _ in shares] + [Kind.TURN]
     weights = [share for _, share in shares] + [1 - sum(share for _, share in shares)]

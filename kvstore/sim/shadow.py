@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from kvstore.core.effects import Transfer
 from kvstore.core.types import Tier
 from kvstore.sim.disk import ShadowDisk
+from kvstore.sim.origins import Origin, Origins
 from kvstore.sim.texts import BLOCK_TOKENS, Content
 from kvstore.sim.work import CopyFrame, Inherit, Publish, ReadTokens, Space, Work, WriteTokens
 from kvstore.sim.wrong import Wrong
@@ -57,6 +58,7 @@ class Shadow:
         self.disk: ShadowDisk[Version] = ShadowDisk()
         # Generations that some engine has committed, by owner and tokens of the block.
         self.committed: dict[tuple[Space, Content], set[int]] = {}
+        self.origins = Origins()
         # Blocks that were read and found right.
         self.reads = 0
         self._last_generation = 0
@@ -121,6 +123,8 @@ class Shadow:
                 for block in sorted(work.seen.keys() & set(range(work.first, work.end))):
                     tokens = work.tokens[block * BLOCK_TOKENS : (block + 1) * BLOCK_TOKENS]
                     self.committed.setdefault((work.space, tokens), set()).add(work.seen[block])
+                    origin = Origin(work.space, tokens, work.session, work.engine)
+                    self.origins.commit(work.seen[block], origin)
             case Inherit():
                 blocks = [block for block in work.parent if block < work.end]
                 work.child.update({block: work.parent[block] for block in blocks})
@@ -136,6 +140,8 @@ class Shadow:
             if work.seen is not None and work.seen.get(block) != held.generation:
                 if held.generation not in self.committed.get((work.space, wanted), ()):
                     self._refuse(work, block, rank, f"generation {work.seen.get(block)} or a committed one")
+                if self.origins.is_forgotten(held.generation, work.seen.granted_at):
+                    self._refuse(work, block, rank, "what was forgotten before it was asked for")
                 work.seen[block] = held.generation
         self.reads += 1
 

@@ -12,6 +12,7 @@ from kvstore.sim.clock import Clock
 from kvstore.sim.config import SimConfig
 from kvstore.sim.emptying import take_all
 from kvstore.sim.engine import SimEngine
+from kvstore.sim.forgets import Forgets
 from kvstore.sim.habits import Habits
 from kvstore.sim.links import TimedLinks
 from kvstore.sim.promises import keep_promises, serve_all
@@ -37,6 +38,7 @@ class Simulation:
         self.links = TimedLinks(config, self.clock)
         self.world = World(self._make_store(), config.seed, rank_count=config.ranks, carrier=self.links)
         self.texts = Texts()
+        self.forgets = Forgets(self.world, config.namespaces)
         # By place: the engine that works there.
         self.engines: dict[int, SimEngine] = {}
         # Engines that are dead or silent, while a process of theirs still maps the pools.
@@ -77,6 +79,7 @@ class Simulation:
         self.world.drain()
         self.world.check_nothing_held()
         self.links.faults = False
+        self.forgets.finish()
         take_all(self.world, self.texts, self._last_number + 1)
         self.world.check_nothing_held()
         return self.world
@@ -89,11 +92,14 @@ class Simulation:
             disk_frames=math.ceil(config.disk_frames * disk_share),
             transfer_blocks_max=config.transfer_blocks_max,
             transfers_per_link_max=config.transfers_per_link_max,
+            forget_lot_blocks=config.forget_lot_blocks,
+            retained_blocks_max=config.retained_blocks_max,
             drop_tokens_max=config.drop_tokens_max,
         )
 
     def _tick(self) -> None:
         self.world.handle(Tick(time=self.world.time))
+        self.forgets.ask()
         self.clock.at(self.world.time + TICK_SECONDS, self._tick)
 
     def _meet(self, stimulus: Stimulus, rng: random.Random) -> None:
@@ -129,6 +135,8 @@ class Simulation:
             case Kind.FLIP if len(self.world.shadow.disk):
                 key = self.world.shadow.disk.flip(rng.randrange(len(self.world.shadow.disk)))
                 self._note(f"a bit of block {key.key.hex()[:8]} on disk changes")
+            case Kind.FORGET:
+                self._note(self.forgets.begin(rng, self._last_number))
             case Kind.SCRUB:
                 self._scrub(rng)
             case Kind.AUDIT:
@@ -235,5 +243,6 @@ class Simulation:
         self.engines.clear()
         self.leaving.clear()
         self.links.crash(self.world, rng)
+        self.forgets.crash()
         # Its disk may be given more or less than before.
         self.world.restart(self._make_store(rng.choice([1.0, 1.0, 0.5, 1.5])))

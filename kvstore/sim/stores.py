@@ -23,6 +23,8 @@ def make_store(
     operations_max: int = 4_096,
     transfer_blocks_max: int = 32,
     transfers_per_link_max: int = 2,
+    forget_lot_blocks: int = 1_024,
+    retained_blocks_max: int = 0,
 ) -> Store:
     config = StoreConfig(
         block_tokens=BLOCK_TOKENS,
@@ -36,5 +38,7 @@ def make_store(
         operations_max=operations_max,
         transfer_blocks_max=transfer_blocks_max,
         transfers_per_link_max=transfers_per_link_max,
+        forget_lot_blocks=forget_lot_blocks,
+        retained_blocks_max=retained_blocks_max,
     )
     return Store(config, Lru(), LengthThreshold(drop_tokens_max))

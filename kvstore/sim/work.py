@@ -6,8 +6,12 @@ from kvstore.sim.texts import BLOCK_TOKENS, Content
 
 __all__ = ["CopyFrame", "Inherit", "Publish", "ReadTokens", "Seen", "Space", "Work", "WriteTokens"]
 
-# The generation of each block of a sequence, as its engine last saw it.
-Seen = dict[int, int]
+
+class Seen(dict[int, int]):
+    """The generation of each block of a sequence, as its engine last saw it."""
+
+    # The number of the event that gave the sequence the table in which it sees them.
+    granted_at = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +67,7 @@ class WriteTokens:
     first: int
     end: int
     space: Space = _HERE
-    seen: Seen = field(default_factory=dict)
+    seen: Seen = field(default_factory=Seen)
     sequence: str = ""
 
     def blocks(self) -> list[Content]:
@@ -88,6 +92,9 @@ class Publish:
     end: int
     space: Space
     seen: Seen
+    # Whose it is: a session's, or a lone sequence's; and the engine's number.
+    session: str = ""
+    engine: int = 0
 
     def blocks(self) -> list[Content]:
         size = BLOCK_TOKENS

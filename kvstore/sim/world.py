@@ -10,11 +10,19 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from kvstore.core.effects import DiskDelete, Effects, Transfer
-from kvstore.core.events import BlocksFound, BlocksLost, Event, FramesReturned, Tick, TransferEnded
+from kvstore.core.effects import DiskDelete, DiskNote, DiskSync, Effects, Transfer
+from kvstore.core.events import (
+    BlocksFound,
+    BlocksLost,
+    DiskSynced,
+    Event,
+    FramesReturned,
+    Tick,
+    TransferEnded,
+)
 from kvstore.core.invariants import check_invariants
 from kvstore.core.store import Store
-from kvstore.core.types import StoredKey, Tier
+from kvstore.core.types import StoredKey, SyncId, Tier
 from kvstore.sim.records import Executed, Handled, Log, Moved
 from kvstore.sim.shadow import Failed, Shadow, Version
 from kvstore.sim.texts import BLOCK_TOKENS, Content, stored_keys
@@ -42,8 +50,9 @@ class Carrier(Protocol):
     """Decides when and how well what the store has started is done."""
 
     def carry(self, world: "World", moving: Moving) -> None: ...
-    def delete(self, world: "World", delete: DiskDelete) -> None: ...
+    def tell_disk(self, world: "World", told: DiskDelete | DiskNote) -> None: ...
     def before_write(self, world: "World", moving: Moving) -> None: ...
+    def sync(self, world: "World", sync: DiskSync) -> None: ...
 
 
 class ByHand:
@@ -63,11 +72,14 @@ class ByHand:
         if self._random.random() < 0.5:
             world.move(moving)
 
-    def delete(self, world: "World", delete: DiskDelete) -> None:
-        world.shadow.disk.delete(delete)
+    def tell_disk(self, world: "World", told: DiskDelete | DiskNote) -> None:
+        world.shadow.disk.take(told)
 
     def before_write(self, world: "World", moving: Moving) -> None:
-        """Deletes have reached the disk already."""
+        """What was told has reached the disk already."""
+
+    def sync(self, world: "World", sync: DiskSync) -> None:
+        """It is to be ended by hand: `end_sync`."""
 
 
 class World:
@@ -87,6 +99,8 @@ class World:
         self.shadow = Shadow(rank_count)
         self.time = 100.0
         self.under_way: list[Moving] = []
+        # Questions to the disk whose answer has still to come.
+        self.syncs: list[SyncId] = []
         # Transfers that have ended, but for the late places that they name.
         self.late: list[Moving] = []
         # Work that engines have sent to their GPU stream and that has not run yet, by engine.
@@ -100,8 +114,11 @@ class World:
         self.log.append(record)
         self.events += 1
         effects = record.effects = self.store.handle(event)
-        for delete in effects.deletes:
-            self.carrier.delete(self, delete)
+        for told in (*effects.deletes, *effects.notes):
+            self.carrier.tell_disk(self, told)
+        for sync in effects.syncs:
+            self.syncs.append(sync.sync)
+            self.carrier.sync(self, sync)
         for transfer in effects.transfers:
             self._check_unused(transfer)
             moving = Moving(transfer)
@@ -123,11 +140,14 @@ class World:
     def restart(self, store: Store) -> None:
         """The service was killed and starts again: of all there was only what lies on disk is left."""
         self.under_way.clear()
+        self.syncs.clear()
+        self.shadow.origins.crash()
         self.late.clear()
         self.pending.clear()
         self.shadow.lose_memory()
         self.store = store
-        self.handle(BlocksFound(time=self.time, blocks=self.shadow.disk.find()))
+        disk = self.shadow.disk
+        self.handle(BlocksFound(time=self.time, blocks=disk.find(), sessions=disk.sessions()))
         self.tick(0.0)
 
     # ------------------------------------------------------------------------ transfers
@@ -202,15 +222,23 @@ class World:
     def end_one(self) -> None:
         self.end(self.random.choice(self.under_way))
 
+    def end_sync(self, sync: SyncId | None = None, *, failed: bool = False) -> Effects:
+        """The disk has what was told before: the oldest question, unless another is named."""
+        sync = self.syncs[0] if sync is None else sync
+        self.syncs.remove(sync)
+        return self.handle(DiskSynced(time=self.time, sync=sync, failed=failed))
+
     def drain(self) -> None:
         """All that is under way ends, and what follows from it; late reads too."""
         for _ in range(100_000):
-            if not self.under_way and not self.late:
-                return
             if self.under_way:
                 self.end_one()
-            else:
+            elif self.late:
                 self.return_frames(self.late[0])
+            elif self.syncs:
+                self.end_sync()
+            else:
+                return
         raise Wrong("transfers go on and on")
 
     def moving(self, source: Tier, target: Tier) -> list[Moving]:

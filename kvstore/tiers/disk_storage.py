@@ -122,6 +122,16 @@ class Storage:
         self._health.succeeded()
         self.sessions.flush()
 
+    def settle(self) -> bool:
+        try:
+            # Behind every transaction before it, late ones too; what those have left is owed by then.
+            commit(self._threads, _pass)
+        except DiskFault:
+            return False
+        self.deleter.pay()
+        self.sessions.flush()
+        return not (self.deleter.owes or self.sessions.owes)
+
     def note_uses(self, names: Sequence[bytes]) -> None:
         """A use that can't be noted is one that never was."""
         if self._health.must_wait:
@@ -169,6 +179,10 @@ class Storage:
             self._counts.bad_entries += 1
             log.warning("%s: block %s is dropped: %s", self.folder, name.hex(), wrong[name].why)
         return [key_of_name(name) for name in gone]
+
+
+def _pass() -> None:
+    """To have had one's turn is all."""
 
 
 def _fit_index(folder: Path, table: BlockTable, geometry: Geometry, cap_bytes: int, count: int) -> int:

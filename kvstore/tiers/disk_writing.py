@@ -171,6 +171,7 @@ def _make_entry(
         checksum=checksum_of(name, shares),
         writer=key.writer,
         created_ns=time.time_ns(),
+        owner=key.owner,
     )
 
 

@@ -10,14 +10,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from kvstore.core.effects import DiskDelete, Transfer
+from kvstore.core.effects import Transfer
 from kvstore.core.errors import CheckFailed, check
 from kvstore.core.types import TransferId, Urgency
 from kvstore.tiers.moves import Move, Part, PieceEnd, block_count
 from kvstore.tiers.pacing import Clock, RealClock, TokenBucket
-from kvstore.tiers.turns import GiveWay, Job, Piece, Turns
+from kvstore.tiers.turns import GiveWay, Job, Piece, Told, Turns
 
-__all__ = ["TRANSFERS_MAX", "Ended", "Mover", "MoverCounts", "MoverSetup", "Returned"]
+__all__ = ["TRANSFERS_MAX", "Ended", "Mover", "MoverCounts", "MoverSetup", "Returned", "Tell"]
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 Ended = Callable[[TransferId, tuple[int, ...], tuple[int, ...]], None]
 # Late positions that no device writes any more. Called after their transfer's end, in any thread.
 Returned = Callable[[TransferId, tuple[int, ...]], None]
-Delete = Callable[[DiskDelete], None]
+Tell = Callable[[Told], None]
 # Transfers in a mover at once: far above what the core starts, so more are a bug in it.
 TRANSFERS_MAX = 64
 
@@ -55,7 +55,7 @@ class MoverSetup:
     ended: Ended
     returned: Returned
     bucket: TokenBucket
-    delete: Delete | None = None
+    tell: Tell | None = None
     threads: int = 1
     # Bytes of all its transfers; 0: no bound but that on their number.
     in_flight_bytes_max: int = 0
@@ -118,11 +118,12 @@ class Mover:
             self._turns.add(job)
             self._changed.notify()
 
-    def put_delete(self, delete: DiskDelete) -> None:
+    def put_told(self, told: Told) -> None:
+        """Something for the disk to take note of, after all that was put before it."""
         with self._changed:
-            check(not self._stopping, f"a delete after the end of {self._setup.name}")
-            check(self._setup.delete is not None, f"{self._setup.name} deletes nothing")
-            self._turns.add(Job(delete, 1, 1, self._clock.now()))
+            check(not self._stopping, f"{type(told).__name__} after the end of {self._setup.name}")
+            check(self._setup.tell is not None, f"{self._setup.name} can be told nothing")
+            self._turns.add(Job(told, 1, 1, self._clock.now()))
             self._changed.notify()
 
     def put_stop(self) -> None:
@@ -195,8 +196,8 @@ class Mover:
         try:
             if isinstance(job.work, Transfer):
                 end = self._setup.move(self._part(job, job.work, piece))
-            elif self._setup.delete is not None:
-                self._setup.delete(job.work)
+            elif self._setup.tell is not None:
+                self._setup.tell(job.work)
         except BaseException as error:
             log.exception("%s: failed: %s", self._setup.name, job.work)
             if isinstance(error, CheckFailed) or not isinstance(error, Exception):

@@ -8,16 +8,16 @@ the same memory (turns.py). Reads and writes of the disk are put in order by the
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from kvstore.core.effects import DiskDelete, Transfer
+from kvstore.core.effects import Transfer
 from kvstore.core.errors import CheckFailed
 from kvstore.tiers.disk import DiskTier
 from kvstore.tiers.link_names import COPY, LOAD, READ, WRITE, Link, link_name
-from kvstore.tiers.mover import TRANSFERS_MAX, Delete, Ended, Mover, MoverSetup, Returned
-from kvstore.tiers.moves import Move, copy_frames, delete_blocks, read_blocks, write_blocks
+from kvstore.tiers.mover import TRANSFERS_MAX, Ended, Mover, MoverSetup, Returned, Tell
+from kvstore.tiers.moves import Move, Synced, copy_frames, read_blocks, tell_disk, write_blocks
 from kvstore.tiers.pacing import Clock, RealClock, TokenBucket
 from kvstore.tiers.pool import HostPool
 from kvstore.tiers.rates import LinkRates
-from kvstore.tiers.turns import GiveWay
+from kvstore.tiers.turns import GiveWay, Told
 
 __all__ = ["READ_THREADS", "TRANSFERS_MAX", "Ended", "Movers", "Returned"]
 
@@ -30,7 +30,8 @@ READ_THREADS = 2
 
 
 class Movers:
-    """Deletes have no bound of their own: there are never more than blocks on disk.
+    """What the disk is told has no bound of its own: there are never more deletes than blocks on disk, and
+    the core tells the rest in batches.
 
     `rates` learns what pieces take. `in_flight_bytes_max` is what the core starts in a link at the most.
     """
@@ -43,6 +44,7 @@ class Movers:
         ended: Ended,
         *,
         returned: Returned | None = None,
+        synced: Synced | None = None,
         rates: LinkRates | None = None,
         in_flight_bytes_max: int = 0,
         clock: Clock | None = None,
@@ -63,13 +65,14 @@ class Movers:
         if disk is None:
             return
         # One piece, since a batch is stored whole or not at all, with one sync.
-        self._add(WRITE, partial(write_blocks, cpu, disk), 0, delete=partial(delete_blocks, disk))
+        tell = partial(tell_disk, disk, synced or (lambda sync, failed: None))
+        self._add(WRITE, partial(write_blocks, cpu, disk), 0, tell=tell)
         self._add(READ, partial(read_blocks, disk, cpu), READ_PIECE_BYTES, threads=READ_THREADS)
 
-    def start(self, transfers: Sequence[Transfer], deletes: Sequence[DiskDelete]) -> None:
-        """Returns at once. Deletes go before transfers, as `Effects` says."""
-        for delete in deletes:
-            self._mover(WRITE).put_delete(delete)
+    def start(self, transfers: Sequence[Transfer], told: Sequence[Told]) -> None:
+        """Returns at once. What the disk is told goes before transfers, as `Effects` says."""
+        for each in told:
+            self._mover(WRITE).put_told(each)
         for transfer in transfers:
             self._mover((transfer.source, transfer.target)).put(transfer)
 
@@ -109,7 +112,7 @@ class Movers:
         move: Move,
         piece_bytes: int,
         *,
-        delete: Delete | None = None,
+        tell: Tell | None = None,
         threads: int = 1,
         gives_way: GiveWay | None = None,
         is_given_way: GiveWay | None = None,
@@ -124,7 +127,7 @@ class Movers:
                 ended=self._ended,
                 returned=self._returned,
                 bucket=bucket,
-                delete=delete,
+                tell=tell,
                 threads=threads,
                 in_flight_bytes_max=self._in_flight_bytes_max,
                 measured=partial(self._rates.note, link),

@@ -13,26 +13,38 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from kvstore.core.effects import DiskDelete, Transfer
+from kvstore.core.effects import (
+    BlocksUsed,
+    DiskDelete,
+    DiskSync,
+    SessionsForgotten,
+    SessionsKept,
+    Transfer,
+)
 from kvstore.core.errors import check
-from kvstore.core.types import Frame, StoredKey
+from kvstore.core.types import Frame, StoredKey, SyncId
 from kvstore.tiers.disk import DiskTier, DiskWriteFailed, ReadOutcome
 from kvstore.tiers.pacing import Clock, TokenBucket
 from kvstore.tiers.pool import HostPool
+from kvstore.tiers.turns import Told
 
 __all__ = [
     "Move",
     "Part",
     "PieceEnd",
+    "Synced",
     "block_count",
     "copy_frames",
-    "delete_blocks",
     "frame_runs",
     "read_blocks",
+    "tell_disk",
     "write_blocks",
 ]
 
 log = logging.getLogger(__name__)
+
+# A question to the disk is answered: whether anything is not durable yet. Called in a mover's thread.
+Synced = Callable[[SyncId, bool], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,8 +202,19 @@ def read_blocks(disk: DiskTier, cpu: HostPool, part: Part) -> PieceEnd:
     return PieceEnd(failed=tuple(failed), late=tuple(late), seconds=seconds)
 
 
-def delete_blocks(disk: DiskTier, delete: DiskDelete) -> None:
-    disk.delete(delete.keys)
+def tell_disk(disk: DiskTier, synced: Synced, told: Told) -> None:
+    """What fails of it the disk makes up for by itself, but for notes, which are only advice."""
+    match told:
+        case DiskDelete():
+            disk.delete(told.keys)
+        case SessionsKept():
+            disk.keep_sessions(told.sessions)
+        case SessionsForgotten():
+            disk.forget_sessions(told.sessions)
+        case BlocksUsed():
+            disk.note_uses(told.keys)
+        case DiskSync():
+            synced(told.sync, not disk.settle())
 
 
 def _came_back(part: Part, first: int, place: int) -> None:

@@ -83,6 +83,21 @@ class Names:
     def writer_id(self, engine: str, build: str) -> WriterId:
         return WriterId(self._find_or_add(NameKind.WRITER, f"{engine}\0{build}".encode()))
 
+    def find_namespace(self, fingerprint: bytes) -> NamespaceId | None:
+        with self._lock:
+            row = self._by_name.get((NameKind.NAMESPACE, fingerprint))
+        return NamespaceId(row.id) if row is not None else None
+
+    def writers_of(self, engine: str) -> tuple[WriterId, ...]:
+        """All builds of an engine."""
+        prefix = f"{engine}\0".encode()
+        with self._lock:
+            return tuple(
+                WriterId(row.id)
+                for row in self._rows
+                if row.kind is NameKind.WRITER and row.name.startswith(prefix)
+            )
+
     def namespaces_of_size(self, block_bytes_all_ranks: int) -> frozenset[NamespaceId]:
         """Those whose blocks have so many bytes, all ranks together."""
         with self._lock:

@@ -2,8 +2,8 @@
 
 A transfer stands where it would if each step of urgency were `AGEING_SECONDS` of waiting. So the more urgent
 goes first, of equals the older, and nothing waits for ever. Its place never changes: one that has given way
-goes on before all that came after it. Deletes keep their place among the writes: what was given before one is
-done before it, what comes later after it.
+goes on before all that came after it. What the disk is told keeps its place among the writes: what was given
+before it is done before it, what comes later after it.
 
 No thread and no clock here: times come in as numbers.
 """
@@ -12,21 +12,23 @@ import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from kvstore.core.effects import DiskDelete, Transfer
+from kvstore.core.effects import DiskDelete, DiskNote, DiskSync, Transfer
 from kvstore.core.types import Urgency
 
-__all__ = ["AGEING_SECONDS", "GiveWay", "Job", "Piece", "Turns"]
+__all__ = ["AGEING_SECONDS", "GiveWay", "Job", "Piece", "Told", "Turns"]
 
 AGEING_SECONDS = 1.0
+# What is no transfer. It has an order among them, and ends in nothing that a mover knows of.
+Told = DiskDelete | DiskNote | DiskSync
 # What is left, of the time, to a background transfer that gives way to asked-for ones of another link.
 FLOOR_SHARE = 0.1
 
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """A transfer and how far it is, or a delete. `count` blocks, in pieces of `piece` blocks."""
+    """A transfer and how far it is, or what the disk is told. `count` blocks, in pieces of `piece` blocks."""
 
-    work: Transfer | DiskDelete
+    work: Transfer | Told
     count: int
     piece: int
     queued_at: float
@@ -62,7 +64,7 @@ class Turns:
     """The jobs of one link that have pieces left. Not for several threads without a lock."""
 
     def __init__(self) -> None:
-        # (between which deletes, place, number that makes each unique, job)
+        # (between which of what is told, place, number that makes each unique, job)
         self._jobs: list[tuple[int, float, int, Job]] = []
         self._count = 0
         self._span = 0
@@ -71,12 +73,12 @@ class Turns:
         return len(self._jobs)
 
     def add(self, job: Job) -> None:
-        if isinstance(job.work, DiskDelete):
+        if not isinstance(job.work, Transfer):
             self._span += 1
         place = job.queued_at + job.urgency * AGEING_SECONDS
         self._count += 1
         heapq.heappush(self._jobs, (self._span, place, self._count, job))
-        if isinstance(job.work, DiskDelete):
+        if not isinstance(job.work, Transfer):
             self._span += 1
 
     def first(self) -> Job | None:

@@ -1427,6 +1427,196 @@ class LookupResponse(_message.Message):
 Global___LookupResponse: _TypeAlias = LookupResponse  # noqa: Y015
 
 @_typing.final
+class PrefetchRequest(_message.Message):
+    """Of a prompt, named by the keys of its full blocks, or of the chain that a chat
+    session's last turn has left: the leading blocks that are cached.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BLOCK_KEYS_FIELD_NUMBER: _builtins.int
+    SESSION_FIELD_NUMBER: _builtins.int
+    TARGET_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
+    ENGINE_FIELD_NUMBER: _builtins.int
+    session: _builtins.str
+    target: Global___Tier.ValueType
+    """CPU, if unset, or GPU."""
+    tenant: _builtins.str
+    engine: _builtins.str
+    """Whose namespace is meant."""
+    @_builtins.property
+    def block_keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
+    def __init__(
+        self,
+        *,
+        block_keys: _abc.Iterable[_builtins.bytes] | None = ...,
+        session: _builtins.str = ...,
+        target: Global___Tier.ValueType = ...,
+        tenant: _builtins.str = ...,
+        engine: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_keys", b"block_keys", "engine", b"engine", "session", b"session", "target", b"target", "tenant", b"tenant"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PrefetchRequest: _TypeAlias = PrefetchRequest  # noqa: Y015
+
+@_typing.final
+class PrefetchResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BLOCKS_STARTED_FIELD_NUMBER: _builtins.int
+    blocks_started: _builtins.int
+    """Blocks that are under way, or wait for their turn."""
+    def __init__(
+        self,
+        *,
+        blocks_started: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks_started", b"blocks_started"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PrefetchResponse: _TypeAlias = PrefetchResponse  # noqa: Y015
+
+@_typing.final
+class RetainRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BLOCK_KEYS_FIELD_NUMBER: _builtins.int
+    SESSION_FIELD_NUMBER: _builtins.int
+    PRIORITY_FIELD_NUMBER: _builtins.int
+    TTL_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
+    ENGINE_FIELD_NUMBER: _builtins.int
+    session: _builtins.str
+    priority: _builtins.int
+    tenant: _builtins.str
+    engine: _builtins.str
+    """Whose namespace is meant."""
+    @_builtins.property
+    def block_keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
+    @_builtins.property
+    def ttl(self) -> _duration_pb2.Duration:
+        """Above zero, at most a week."""
+
+    def __init__(
+        self,
+        *,
+        block_keys: _abc.Iterable[_builtins.bytes] | None = ...,
+        session: _builtins.str = ...,
+        priority: _builtins.int = ...,
+        ttl: _duration_pb2.Duration | None = ...,
+        tenant: _builtins.str = ...,
+        engine: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ttl", b"ttl"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_keys", b"block_keys", "engine", b"engine", "priority", b"priority", "session", b"session", "tenant", b"tenant", "ttl", b"ttl"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RetainRequest: _TypeAlias = RetainRequest  # noqa: Y015
+
+@_typing.final
+class RetainResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BYTES_RETAINED_FIELD_NUMBER: _builtins.int
+    BLOCKS_RETAINED_FIELD_NUMBER: _builtins.int
+    bytes_retained: _builtins.int
+    """Of the leading blocks that are retained now: all that are cached, or as many as
+    the tenant's budget has room for.
+    """
+    blocks_retained: _builtins.int
+    def __init__(
+        self,
+        *,
+        bytes_retained: _builtins.int = ...,
+        blocks_retained: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks_retained", b"blocks_retained", "bytes_retained", b"bytes_retained"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RetainResponse: _TypeAlias = RetainResponse  # noqa: Y015
+
+@_typing.final
+class ForgetRequest(_message.Message):
+    """All that is named must hold of a block; at least one of the first four is."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    ENGINE_FIELD_NUMBER: _builtins.int
+    WHOLE_CHAIN_FIELD_NUMBER: _builtins.int
+    WAIT_FIELD_NUMBER: _builtins.int
+    session: _builtins.str
+    """Of a session, the blocks that nobody else has used."""
+    tenant: _builtins.str
+    """Without a session all of a tenant. With one, whose it is; empty: the default tenant's."""
+    namespace: _builtins.str
+    """A layout's fingerprint, in hexadecimal digits."""
+    engine: _builtins.str
+    """All that this engine wrote, and what hangs on it. Not with a session."""
+    whole_chain: _builtins.bool
+    """Of a session also the blocks that others use, with all that hangs on them."""
+    @_builtins.property
+    def wait(self) -> _duration_pb2.Duration:
+        """Waits at most so long, and no longer than a minute, until it is done."""
+
+    def __init__(
+        self,
+        *,
+        session: _builtins.str = ...,
+        tenant: _builtins.str = ...,
+        namespace: _builtins.str = ...,
+        engine: _builtins.str = ...,
+        whole_chain: _builtins.bool = ...,
+        wait: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["wait", b"wait"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["engine", b"engine", "namespace", b"namespace", "session", b"session", "tenant", b"tenant", "wait", b"wait", "whole_chain", b"whole_chain"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ForgetRequest: _TypeAlias = ForgetRequest  # noqa: Y015
+
+@_typing.final
+class ForgetResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BLOCKS_FORGOTTEN_FIELD_NUMBER: _builtins.int
+    DONE_FIELD_NUMBER: _builtins.int
+    blocks_forgotten: _builtins.int
+    """So far."""
+    done: _builtins.bool
+    """Whether all is, durably. If not, the service goes on by itself."""
+    def __init__(
+        self,
+        *,
+        blocks_forgotten: _builtins.int = ...,
+        done: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks_forgotten", b"blocks_forgotten", "done", b"done"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ForgetResponse: _TypeAlias = ForgetResponse  # noqa: Y015
+
+@_typing.final
 class EventBatch(_message.Message):
     """------------------------------------------------------------------- events"""
 

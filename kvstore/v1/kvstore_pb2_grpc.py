@@ -90,6 +90,21 @@ class KVStoreStub:
                 request_serializer=kvstore_dot_v1_dot_kvstore__pb2.LookupRequest.SerializeToString,
                 response_deserializer=kvstore_dot_v1_dot_kvstore__pb2.LookupResponse.FromString,
                 _registered_method=True)
+        self.Prefetch = channel.unary_unary(
+                '/kvstore.v1.KVStore/Prefetch',
+                request_serializer=kvstore_dot_v1_dot_kvstore__pb2.PrefetchRequest.SerializeToString,
+                response_deserializer=kvstore_dot_v1_dot_kvstore__pb2.PrefetchResponse.FromString,
+                _registered_method=True)
+        self.Retain = channel.unary_unary(
+                '/kvstore.v1.KVStore/Retain',
+                request_serializer=kvstore_dot_v1_dot_kvstore__pb2.RetainRequest.SerializeToString,
+                response_deserializer=kvstore_dot_v1_dot_kvstore__pb2.RetainResponse.FromString,
+                _registered_method=True)
+        self.Forget = channel.unary_unary(
+                '/kvstore.v1.KVStore/Forget',
+                request_serializer=kvstore_dot_v1_dot_kvstore__pb2.ForgetRequest.SerializeToString,
+                response_deserializer=kvstore_dot_v1_dot_kvstore__pb2.ForgetResponse.FromString,
+                _registered_method=True)
         self.GetUsage = channel.unary_unary(
                 '/kvstore.v1.KVStore/GetUsage',
                 request_serializer=kvstore_dot_v1_dot_kvstore__pb2.GetUsageRequest.SerializeToString,
@@ -207,6 +222,40 @@ class KVStoreServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Prefetch(self, request, context):
+        """Starts to bring the cached blocks of a prompt, or of a chat session, up to a tier.
+        Returns at once. It takes room from nobody who runs, goes behind all that is asked
+        for, and is let go where there is no room. An Allocate of such a block meanwhile
+        waits for the same transfer.
+        Errors: NOT_FOUND ENGINE_EXPIRED, INVALID_ARGUMENT FIELD_INVALID, PERMISSION_DENIED TENANT.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Retain(self, request, context):
+        """Keeps the cached blocks of a prompt, or of a chat session, longer: they are evicted
+        after all others, lower priority first. A bias with a time limit, which each hit
+        renews, within a budget a tenant; never a hard pin, and its end deletes nothing.
+        Errors: as for Prefetch.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Forget(self, request, context):
+        """Forgets what a chat session, a tenant, a namespace or an engine has left, in every
+        tier, disk included. From the call on nobody finds it. Blocks that sequences use
+        keep their frames, and those sequences publish nothing behind them any more. Done is
+        it when all is off the disk, durably; asked again it goes on with what is left.
+        Errors: INVALID_ARGUMENT FIELD_INVALID, PERMISSION_DENIED TENANT, FAILED_PRECONDITION
+        STORE_NOT_MADE (no engine has attached since the start), RESOURCE_EXHAUSTED
+        TOO_MANY_FORGETS.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetUsage(self, request, context):
         """--- Observation. ---
 
@@ -284,6 +333,21 @@ def add_KVStoreServicer_to_server(servicer, server):
                     servicer.Lookup,
                     request_deserializer=kvstore_dot_v1_dot_kvstore__pb2.LookupRequest.FromString,
                     response_serializer=kvstore_dot_v1_dot_kvstore__pb2.LookupResponse.SerializeToString,
+            ),
+            'Prefetch': grpc.unary_unary_rpc_method_handler(
+                    servicer.Prefetch,
+                    request_deserializer=kvstore_dot_v1_dot_kvstore__pb2.PrefetchRequest.FromString,
+                    response_serializer=kvstore_dot_v1_dot_kvstore__pb2.PrefetchResponse.SerializeToString,
+            ),
+            'Retain': grpc.unary_unary_rpc_method_handler(
+                    servicer.Retain,
+                    request_deserializer=kvstore_dot_v1_dot_kvstore__pb2.RetainRequest.FromString,
+                    response_serializer=kvstore_dot_v1_dot_kvstore__pb2.RetainResponse.SerializeToString,
+            ),
+            'Forget': grpc.unary_unary_rpc_method_handler(
+                    servicer.Forget,
+                    request_deserializer=kvstore_dot_v1_dot_kvstore__pb2.ForgetRequest.FromString,
+                    response_serializer=kvstore_dot_v1_dot_kvstore__pb2.ForgetResponse.SerializeToString,
             ),
             'GetUsage': grpc.unary_unary_rpc_method_handler(
                     servicer.GetUsage,
@@ -594,6 +658,87 @@ class KVStore:
             '/kvstore.v1.KVStore/Lookup',
             kvstore_dot_v1_dot_kvstore__pb2.LookupRequest.SerializeToString,
             kvstore_dot_v1_dot_kvstore__pb2.LookupResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Prefetch(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/kvstore.v1.KVStore/Prefetch',
+            kvstore_dot_v1_dot_kvstore__pb2.PrefetchRequest.SerializeToString,
+            kvstore_dot_v1_dot_kvstore__pb2.PrefetchResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Retain(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/kvstore.v1.KVStore/Retain',
+            kvstore_dot_v1_dot_kvstore__pb2.RetainRequest.SerializeToString,
+            kvstore_dot_v1_dot_kvstore__pb2.RetainResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Forget(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/kvstore.v1.KVStore/Forget',
+            kvstore_dot_v1_dot_kvstore__pb2.ForgetRequest.SerializeToString,
+            kvstore_dot_v1_dot_kvstore__pb2.ForgetResponse.FromString,
             options,
             channel_credentials,
             insecure,

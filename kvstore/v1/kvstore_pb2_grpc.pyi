@@ -102,6 +102,28 @@ class KVStoreStub:
 
     How much of a prompt is cached, and in which tier. Takes nothing.
     """
+    Prefetch: _grpc.UnaryUnaryMultiCallable[_kvstore_pb2.PrefetchRequest, _kvstore_pb2.PrefetchResponse]
+    """Starts to bring the cached blocks of a prompt, or of a chat session, up to a tier.
+    Returns at once. It takes room from nobody who runs, goes behind all that is asked
+    for, and is let go where there is no room. An Allocate of such a block meanwhile
+    waits for the same transfer.
+    Errors: NOT_FOUND ENGINE_EXPIRED, INVALID_ARGUMENT FIELD_INVALID, PERMISSION_DENIED TENANT.
+    """
+    Retain: _grpc.UnaryUnaryMultiCallable[_kvstore_pb2.RetainRequest, _kvstore_pb2.RetainResponse]
+    """Keeps the cached blocks of a prompt, or of a chat session, longer: they are evicted
+    after all others, lower priority first. A bias with a time limit, which each hit
+    renews, within a budget a tenant; never a hard pin, and its end deletes nothing.
+    Errors: as for Prefetch.
+    """
+    Forget: _grpc.UnaryUnaryMultiCallable[_kvstore_pb2.ForgetRequest, _kvstore_pb2.ForgetResponse]
+    """Forgets what a chat session, a tenant, a namespace or an engine has left, in every
+    tier, disk included. From the call on nobody finds it. Blocks that sequences use
+    keep their frames, and those sequences publish nothing behind them any more. Done is
+    it when all is off the disk, durably; asked again it goes on with what is left.
+    Errors: INVALID_ARGUMENT FIELD_INVALID, PERMISSION_DENIED TENANT, FAILED_PRECONDITION
+    STORE_NOT_MADE (no engine has attached since the start), RESOURCE_EXHAUSTED
+    TOO_MANY_FORGETS.
+    """
     GetUsage: _grpc.UnaryUnaryMultiCallable[_kvstore_pb2.GetUsageRequest, _kvstore_pb2.Usage]
     """--- Observation. ---"""
     UpdateLimits: _grpc.UnaryUnaryMultiCallable[_kvstore_pb2.UpdateLimitsRequest, _kvstore_pb2.Limits]
@@ -170,6 +192,28 @@ class KVStoreAsyncStub(KVStoreStub):
     """--- Cached content. ---
 
     How much of a prompt is cached, and in which tier. Takes nothing.
+    """
+    Prefetch: _aio.UnaryUnaryMultiCallable[_kvstore_pb2.PrefetchRequest, _kvstore_pb2.PrefetchResponse]  # type: ignore[assignment]
+    """Starts to bring the cached blocks of a prompt, or of a chat session, up to a tier.
+    Returns at once. It takes room from nobody who runs, goes behind all that is asked
+    for, and is let go where there is no room. An Allocate of such a block meanwhile
+    waits for the same transfer.
+    Errors: NOT_FOUND ENGINE_EXPIRED, INVALID_ARGUMENT FIELD_INVALID, PERMISSION_DENIED TENANT.
+    """
+    Retain: _aio.UnaryUnaryMultiCallable[_kvstore_pb2.RetainRequest, _kvstore_pb2.RetainResponse]  # type: ignore[assignment]
+    """Keeps the cached blocks of a prompt, or of a chat session, longer: they are evicted
+    after all others, lower priority first. A bias with a time limit, which each hit
+    renews, within a budget a tenant; never a hard pin, and its end deletes nothing.
+    Errors: as for Prefetch.
+    """
+    Forget: _aio.UnaryUnaryMultiCallable[_kvstore_pb2.ForgetRequest, _kvstore_pb2.ForgetResponse]  # type: ignore[assignment]
+    """Forgets what a chat session, a tenant, a namespace or an engine has left, in every
+    tier, disk included. From the call on nobody finds it. Blocks that sequences use
+    keep their frames, and those sequences publish nothing behind them any more. Done is
+    it when all is off the disk, durably; asked again it goes on with what is left.
+    Errors: INVALID_ARGUMENT FIELD_INVALID, PERMISSION_DENIED TENANT, FAILED_PRECONDITION
+    STORE_NOT_MADE (no engine has attached since the start), RESOURCE_EXHAUSTED
+    TOO_MANY_FORGETS.
     """
     GetUsage: _aio.UnaryUnaryMultiCallable[_kvstore_pb2.GetUsageRequest, _kvstore_pb2.Usage]  # type: ignore[assignment]
     """--- Observation. ---"""
@@ -302,6 +346,46 @@ class KVStoreServicer(metaclass=_abc_1.ABCMeta):
         """--- Cached content. ---
 
         How much of a prompt is cached, and in which tier. Takes nothing.
+        """
+
+    @_abc_1.abstractmethod
+    def Prefetch(
+        self,
+        request: _kvstore_pb2.PrefetchRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_kvstore_pb2.PrefetchResponse, _abc.Awaitable[_kvstore_pb2.PrefetchResponse]]:
+        """Starts to bring the cached blocks of a prompt, or of a chat session, up to a tier.
+        Returns at once. It takes room from nobody who runs, goes behind all that is asked
+        for, and is let go where there is no room. An Allocate of such a block meanwhile
+        waits for the same transfer.
+        Errors: NOT_FOUND ENGINE_EXPIRED, INVALID_ARGUMENT FIELD_INVALID, PERMISSION_DENIED TENANT.
+        """
+
+    @_abc_1.abstractmethod
+    def Retain(
+        self,
+        request: _kvstore_pb2.RetainRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_kvstore_pb2.RetainResponse, _abc.Awaitable[_kvstore_pb2.RetainResponse]]:
+        """Keeps the cached blocks of a prompt, or of a chat session, longer: they are evicted
+        after all others, lower priority first. A bias with a time limit, which each hit
+        renews, within a budget a tenant; never a hard pin, and its end deletes nothing.
+        Errors: as for Prefetch.
+        """
+
+    @_abc_1.abstractmethod
+    def Forget(
+        self,
+        request: _kvstore_pb2.ForgetRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_kvstore_pb2.ForgetResponse, _abc.Awaitable[_kvstore_pb2.ForgetResponse]]:
+        """Forgets what a chat session, a tenant, a namespace or an engine has left, in every
+        tier, disk included. From the call on nobody finds it. Blocks that sequences use
+        keep their frames, and those sequences publish nothing behind them any more. Done is
+        it when all is off the disk, durably; asked again it goes on with what is left.
+        Errors: INVALID_ARGUMENT FIELD_INVALID, PERMISSION_DENIED TENANT, FAILED_PRECONDITION
+        STORE_NOT_MADE (no engine has attached since the start), RESOURCE_EXHAUSTED
+        TOO_MANY_FORGETS.
         """
 
     @_abc_1.abstractmethod

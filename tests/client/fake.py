@@ -151,7 +151,7 @@ class FakeService(rpc.KVStoreServicer):
         """An engine that steps uses none of these."""
         self._refuse(context, grpc.StatusCode.FAILED_PRECONDITION, "STEP_MIXED")
 
-    Allocate = Commit = Fork = Free = Swap = _unused
+    Allocate = Commit = Fork = Free = Swap = UpdateLimits = Prefetch = Retain = Forget = _unused
 
     def GetUsage(self, request, context):
         self._enter("GetUsage", request, context)

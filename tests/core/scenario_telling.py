@@ -10,13 +10,19 @@ from kvstore.core.effects import (
     AllocateResult,
     AttachAnswer,
     Decision,
+    DiskNote,
     Effects,
+    ForgetAnswer,
     ForkResult,
     KeepAliveAnswer,
     LookupAnswer,
     Notice,
+    PrefetchAnswer,
     Result,
+    RetainAnswer,
     SequenceMoved,
+    SessionsForgotten,
+    SessionsKept,
     StepAnswer,
     SwapResult,
     Transfer,
@@ -62,12 +68,39 @@ class Telling:
                 lines.append("attached" if answer.created else "attached before: the same engine")
             case LookupAnswer() as answer:
                 lines.append(_found(answer.blocks_by_tier, "block"))
+            case PrefetchAnswer() as answer:
+                lines.append(f"{answer.blocks_started} on their way up")
+            case RetainAnswer() as answer:
+                lines.append(f"{answer.blocks_retained} retained")
+            case ForgetAnswer() as answer:
+                end = (
+                    "done"
+                    if answer.done
+                    else "there are more"
+                    if answer.lots_left
+                    else "the disk is waited for"
+                )
+                lines.append(f"{answer.blocks_forgotten} forgotten, {end}")
         for delete in effects.deletes:
             lines.append(f"delete from disk: {self._blocks(delete.keys)}")
+        for note in effects.notes:
+            lines += self._note(note)
+        if effects.syncs:
+            lines.append("disk is asked whether all is deleted")
         lines += [self._transfer(transfer) for transfer in effects.transfers]
         if effects.wake:
             lines.append("wake " + " ".join(engine_name(engine) for engine in effects.wake))
         return lines
+
+    def _note(self, note: DiskNote) -> list[str]:
+        """Which blocks were used is told every two seconds, and would be shown at every wait."""
+        match note:
+            case SessionsKept():
+                chains = [(each.name, " ".join(map(self.names.word, each.keys))) for each in note.sessions]
+                return [f"disk keeps session {name}: {chain}" for name, chain in chains]
+            case SessionsForgotten():
+                return [f"disk forgets session {each.name}" for each in note.sessions]
+        return []
 
     def _step(self, operations: tuple[Operation, ...], answer: StepAnswer) -> list[str]:
         lines: list[str] = []

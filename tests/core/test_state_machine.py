@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 from msgspec import structs
 
-from kvstore.core.effects import DiskDelete, Effects
+from kvstore.core.effects import DiskDelete, DiskNote, DiskSync, Effects
 from kvstore.core.errors import CheckFailed, PoolQuarantined
 from kvstore.core.events import Detach, Event, Operation, Step, TethersClosed
 from kvstore.core.invariants import check_invariants
@@ -36,10 +36,13 @@ class Later:
     def carry(self, world: World, moving: Moving) -> None:
         pass
 
-    def delete(self, world: World, delete: DiskDelete) -> None:
-        world.shadow.disk.delete(delete)
+    def tell_disk(self, world: World, told: DiskDelete | DiskNote) -> None:
+        world.shadow.disk.take(told)
 
     def before_write(self, world: World, moving: Moving) -> None:
+        pass
+
+    def sync(self, world: World, sync: DiskSync) -> None:
         pass
 
 

@@ -25,7 +25,14 @@ KINDS = {
 }
 # Sequences and steps have 64 bits in the contract, most else 32; in shares the config accepts no number.
 NUMBERS = {"number": 2**64 - 1, "sequence": 2**64 - 1, "step": 2**64 - 1, "store_epoch": 2**64 - 1}
-SHARES = {"high_watermark": 0.75, "low_watermark": 0.25, "default_tenant": "é"}
+SHARES = {
+    "high_watermark": 0.75,
+    "low_watermark": 0.25,
+    "cpu_high_watermark": 0.625,
+    "cpu_low_watermark": 0.125,
+    "background_wait_seconds": 0.5,
+    "default_tenant": "é",
+}
 
 
 def samples(name: str, hint: Any) -> list[Any]:

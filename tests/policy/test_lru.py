@@ -17,16 +17,31 @@ class Slow:
 
     def __init__(self) -> None:
         self.orders: dict[Tier, list[int]] = {tier: [] for tier in Tier}
+        self.priority: dict[int, int] = {}
 
     def touch(self, tier: Tier, rows: list[int]) -> None:
         self.forget(tier, rows)
         self.orders[tier] += rows
 
+    def favour(self, rows: list[int], priority: int) -> None:
+        for order in self.orders.values():
+            new = [row for row in rows if row in order and row not in self.priority]
+            order[:] = [row for row in order if row not in new] + new
+        self.priority |= dict.fromkeys(rows, priority)
+
+    def unfavour(self, rows: list[int]) -> None:
+        for order in self.orders.values():
+            new = [row for row in rows if row in order and row in self.priority]
+            order[:] = [row for row in order if row not in new] + new
+        for row in rows:
+            self.priority.pop(row, None)
+
     def forget(self, tier: Tier, rows: list[int]) -> None:
         self.orders[tier] = [row for row in self.orders[tier] if row not in rows]
 
     def victims(self, tier: Tier, count: int, fixed: Collection[int]) -> list[int]:
-        return [row for row in self.orders[tier] if row not in fixed][:count]
+        order = sorted(self.orders[tier], key=lambda row: self.priority.get(row, -100))
+        return [row for row in order if row not in fixed][:count]
 
 
 def make_lru(capacity: int = 1000) -> Lru:
@@ -114,15 +129,25 @@ def test_a_child_and_its_parent_may_go_together_from_anywhere_in_the_order() -> 
     assert lru.victims(Tier.GPU, 1000, removable)[-1] == 0
 
 
+@pytest.mark.parametrize("with_favour", [False, True])
 @pytest.mark.parametrize("window", [1, 2, 256])
-def test_it_agrees_with_the_reference(window: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_agrees_with_the_reference(
+    window: int, with_favour: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(eviction, "WINDOW", window)
     rng = random.Random(window)
     lru, slow = make_lru(60), Slow()
     for _ in range(1500):
         tier = rng.choice(list(Tier))
         some = rng.sample(range(60), rng.randrange(8))
-        match rng.randrange(4):
+        match rng.randrange(6 if with_favour else 4):
+            case 4:
+                priority = rng.randrange(-2, 3)
+                lru.favour(rows(*some), np.full(len(some), priority, np.int32))
+                slow.favour(some, priority)
+            case 5:
+                lru.unfavour(rows(*some))
+                slow.unfavour(some)
             case 0 | 1:
                 lru.touch(tier, rows(*some))
                 slow.touch(tier, some)
@@ -134,6 +159,19 @@ def test_it_agrees_with_the_reference(window: int, monkeypatch: pytest.MonkeyPat
                 count = rng.randrange(1, 40)
                 victims = lru.victims(tier, count, all_but(fixed))
                 assert victims.tolist() == slow.victims(tier, count, fixed)
+
+
+def test_what_is_favoured_goes_last_and_by_priority() -> None:
+    lru = make_lru()
+    lru.touch(Tier.GPU, rows(1, 2, 3, 4, 5))
+    lru.favour(rows(2, 1), np.array([7, 7], np.int32))
+    lru.favour(rows(3), np.array([5], np.int32))
+    assert lru.victims(Tier.GPU, 9, every).tolist() == [4, 5, 3, 2, 1]
+    # Asked for few, nobody looks at them.
+    assert lru.victims(Tier.GPU, 2, every).tolist() == [4, 5]
+    lru.touch(Tier.GPU, rows(2))
+    lru.unfavour(rows(3))
+    assert lru.victims(Tier.GPU, 9, every).tolist() == [4, 5, 3, 1, 2]
 
 
 def test_case_6_15_what_evicting_one_block_costs_does_not_grow_with_what_is_cached() -> None:

@@ -122,6 +122,6 @@ def test_a_delete_reaches_the_disk_before_a_write_that_comes_after_it() -> None:
     for seed in range(20):
         caller, links, clock = cached(replace(config_of(), seed=seed))
         world = caller.world
-        links.delete(world, DiskDelete(keys=(first,)))
+        links.tell_disk(world, DiskDelete(keys=(first,)))
         clock.run_until(world, world.time + 10)
         assert first.key in {key for _, _, key in world.shadow.disk}

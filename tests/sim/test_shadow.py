@@ -14,7 +14,7 @@ HERE, THERE = Space(1, 1), Space(1, 2)
 
 
 def written(shadow: Shadow, table: tuple[int, ...] = (0, 1), space: Space = HERE) -> Seen:
-    seen: Seen = {}
+    seen = Seen()
     shadow.execute(WriteTokens(table, TOKENS, 0, 8, space, seen))
     return seen
 
@@ -81,7 +81,7 @@ def test_a_generation_that_nobody_committed_is_wrong_until_somebody_does() -> No
     """Another engine has computed the same block."""
     shadow = Shadow()
     mine, others = written(shadow), written(shadow, (2, 3))
-    read = ReadTokens((2, 3), TOKENS, 8, HERE, dict(mine))
+    read = ReadTokens((2, 3), TOKENS, 8, HERE, Seen(mine))
     with pytest.raises(Wrong, match=r"generation 3.*not generation 1 or a committed one"):
         shadow.execute(read)
     shadow.execute(Publish(TOKENS, 0, 2, HERE, others))
@@ -91,7 +91,7 @@ def test_a_generation_that_nobody_committed_is_wrong_until_somebody_does() -> No
 
 def test_a_tail_is_written_on_only_after_its_head() -> None:
     shadow = Shadow()
-    seen: Seen = {}
+    seen = Seen()
     shadow.execute(WriteTokens((0,), TOKENS, 0, 2, HERE, seen))
     shadow.execute(WriteTokens((0,), TOKENS, 2, 4, HERE, seen))
     assert seen == {0: 1}
@@ -101,7 +101,7 @@ def test_a_tail_is_written_on_only_after_its_head() -> None:
 
 def test_a_child_sees_as_much_as_it_inherits() -> None:
     shadow = Shadow()
-    child: Seen = {}
+    child = Seen()
     shadow.execute(Inherit(written(shadow), child, 1))
     assert child == {0: 1}
 

@@ -126,6 +126,12 @@ class StoreConfig(_message.Message):
     TOKENS_MAX_FIELD_NUMBER: _builtins.int
     TRANSFER_BLOCKS_MAX_FIELD_NUMBER: _builtins.int
     TRANSFERS_PER_LINK_MAX_FIELD_NUMBER: _builtins.int
+    FORGET_LOT_BLOCKS_FIELD_NUMBER: _builtins.int
+    RETAINED_BLOCKS_MAX_FIELD_NUMBER: _builtins.int
+    QUEUE_BLOCKS_MAX_FIELD_NUMBER: _builtins.int
+    CPU_HIGH_WATERMARK_FIELD_NUMBER: _builtins.int
+    CPU_LOW_WATERMARK_FIELD_NUMBER: _builtins.int
+    BACKGROUND_WAIT_SECONDS_FIELD_NUMBER: _builtins.int
     block_tokens: _builtins.int
     gpu_frames: _builtins.int
     cpu_frames: _builtins.int
@@ -140,6 +146,12 @@ class StoreConfig(_message.Message):
     tokens_max: _builtins.int
     transfer_blocks_max: _builtins.int
     transfers_per_link_max: _builtins.int
+    forget_lot_blocks: _builtins.int
+    retained_blocks_max: _builtins.int
+    queue_blocks_max: _builtins.int
+    cpu_high_watermark: _builtins.float
+    cpu_low_watermark: _builtins.float
+    background_wait_seconds: _builtins.float
     @_builtins.property
     def tenants(self) -> _containers.RepeatedCompositeFieldContainer[Global___Tenant]: ...
     def __init__(
@@ -160,10 +172,16 @@ class StoreConfig(_message.Message):
         tokens_max: _builtins.int = ...,
         transfer_blocks_max: _builtins.int = ...,
         transfers_per_link_max: _builtins.int = ...,
+        forget_lot_blocks: _builtins.int = ...,
+        retained_blocks_max: _builtins.int = ...,
+        queue_blocks_max: _builtins.int = ...,
+        cpu_high_watermark: _builtins.float = ...,
+        cpu_low_watermark: _builtins.float = ...,
+        background_wait_seconds: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_tokens", b"block_tokens", "cpu_frames", b"cpu_frames", "default_tenant", b"default_tenant", "disk_frames", b"disk_frames", "engines_max", b"engines_max", "gpu_frames", b"gpu_frames", "high_watermark", b"high_watermark", "lease_seconds_max", b"lease_seconds_max", "low_watermark", b"low_watermark", "operations_max", b"operations_max", "sequences_max", b"sequences_max", "tenants", b"tenants", "tokens_max", b"tokens_max", "transfer_blocks_max", b"transfer_blocks_max", "transfers_per_link_max", b"transfers_per_link_max"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["background_wait_seconds", b"background_wait_seconds", "block_tokens", b"block_tokens", "cpu_frames", b"cpu_frames", "cpu_high_watermark", b"cpu_high_watermark", "cpu_low_watermark", b"cpu_low_watermark", "default_tenant", b"default_tenant", "disk_frames", b"disk_frames", "engines_max", b"engines_max", "forget_lot_blocks", b"forget_lot_blocks", "gpu_frames", b"gpu_frames", "high_watermark", b"high_watermark", "lease_seconds_max", b"lease_seconds_max", "low_watermark", b"low_watermark", "operations_max", b"operations_max", "queue_blocks_max", b"queue_blocks_max", "retained_blocks_max", b"retained_blocks_max", "sequences_max", b"sequences_max", "tenants", b"tenants", "tokens_max", b"tokens_max", "transfer_blocks_max", b"transfer_blocks_max", "transfers_per_link_max", b"transfers_per_link_max"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -365,6 +383,11 @@ class Event(_message.Message):
     TETHERS_CLOSED_FIELD_NUMBER: _builtins.int
     TRANSFER_ENDED_FIELD_NUMBER: _builtins.int
     BLOCKS_FOUND_FIELD_NUMBER: _builtins.int
+    PREFETCH_FIELD_NUMBER: _builtins.int
+    RETAIN_FIELD_NUMBER: _builtins.int
+    FORGET_FIELD_NUMBER: _builtins.int
+    FORGET_ON_FIELD_NUMBER: _builtins.int
+    DISK_SYNCED_FIELD_NUMBER: _builtins.int
     FRAMES_RETURNED_FIELD_NUMBER: _builtins.int
     BLOCKS_LOST_FIELD_NUMBER: _builtins.int
     SET_LIMITS_FIELD_NUMBER: _builtins.int
@@ -391,6 +414,16 @@ class Event(_message.Message):
     @_builtins.property
     def blocks_found(self) -> Global___BlocksFound: ...
     @_builtins.property
+    def prefetch(self) -> Global___Prefetch: ...
+    @_builtins.property
+    def retain(self) -> Global___Retain: ...
+    @_builtins.property
+    def forget(self) -> Global___Forget: ...
+    @_builtins.property
+    def forget_on(self) -> Global___ForgetOn: ...
+    @_builtins.property
+    def disk_synced(self) -> Global___DiskSynced: ...
+    @_builtins.property
     def frames_returned(self) -> Global___FramesReturned: ...
     @_builtins.property
     def blocks_lost(self) -> Global___BlocksLost: ...
@@ -410,15 +443,20 @@ class Event(_message.Message):
         tethers_closed: Global___TethersClosed | None = ...,
         transfer_ended: Global___TransferEnded | None = ...,
         blocks_found: Global___BlocksFound | None = ...,
+        prefetch: Global___Prefetch | None = ...,
+        retain: Global___Retain | None = ...,
+        forget: Global___Forget | None = ...,
+        forget_on: Global___ForgetOn | None = ...,
+        disk_synced: Global___DiskSynced | None = ...,
         frames_returned: Global___FramesReturned | None = ...,
         blocks_lost: Global___BlocksLost | None = ...,
         set_limits: Global___SetLimits | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["attach", b"attach", "blocks_found", b"blocks_found", "blocks_lost", b"blocks_lost", "detach", b"detach", "frames_returned", b"frames_returned", "keep_alive", b"keep_alive", "kind", b"kind", "lookup", b"lookup", "set_limits", b"set_limits", "single", b"single", "step", b"step", "tether_opened", b"tether_opened", "tethers_closed", b"tethers_closed", "tick", b"tick", "transfer_ended", b"transfer_ended"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["attach", b"attach", "blocks_found", b"blocks_found", "blocks_lost", b"blocks_lost", "detach", b"detach", "disk_synced", b"disk_synced", "forget", b"forget", "forget_on", b"forget_on", "frames_returned", b"frames_returned", "keep_alive", b"keep_alive", "kind", b"kind", "lookup", b"lookup", "prefetch", b"prefetch", "retain", b"retain", "set_limits", b"set_limits", "single", b"single", "step", b"step", "tether_opened", b"tether_opened", "tethers_closed", b"tethers_closed", "tick", b"tick", "transfer_ended", b"transfer_ended"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attach", b"attach", "blocks_found", b"blocks_found", "blocks_lost", b"blocks_lost", "detach", b"detach", "frames_returned", b"frames_returned", "keep_alive", b"keep_alive", "kind", b"kind", "lookup", b"lookup", "set_limits", b"set_limits", "single", b"single", "step", b"step", "tether_opened", b"tether_opened", "tethers_closed", b"tethers_closed", "tick", b"tick", "transfer_ended", b"transfer_ended"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attach", b"attach", "blocks_found", b"blocks_found", "blocks_lost", b"blocks_lost", "detach", b"detach", "disk_synced", b"disk_synced", "forget", b"forget", "forget_on", b"forget_on", "frames_returned", b"frames_returned", "keep_alive", b"keep_alive", "kind", b"kind", "lookup", b"lookup", "prefetch", b"prefetch", "retain", b"retain", "set_limits", b"set_limits", "single", b"single", "step", b"step", "tether_opened", b"tether_opened", "tethers_closed", b"tethers_closed", "tick", b"tick", "transfer_ended", b"transfer_ended"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["attach", "keep_alive", "detach", "step", "single", "lookup", "tick", "tether_opened", "tethers_closed", "transfer_ended", "blocks_found", "frames_returned", "blocks_lost", "set_limits"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["attach", "keep_alive", "detach", "step", "single", "lookup", "tick", "tether_opened", "tethers_closed", "transfer_ended", "blocks_found", "prefetch", "retain", "forget", "forget_on", "disk_synced", "frames_returned", "blocks_lost", "set_limits"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -597,6 +635,161 @@ class Lookup(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Lookup: _TypeAlias = Lookup  # noqa: Y015
+
+@_typing.final
+class Prefetch(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TIME_FIELD_NUMBER: _builtins.int
+    ENGINE_FIELD_NUMBER: _builtins.int
+    BLOCK_KEYS_FIELD_NUMBER: _builtins.int
+    SESSION_FIELD_NUMBER: _builtins.int
+    TARGET_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
+    time: _builtins.float
+    engine: _builtins.str
+    session: _builtins.str
+    target: _builtins.int
+    tenant: _builtins.str
+    @_builtins.property
+    def block_keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
+    def __init__(
+        self,
+        *,
+        time: _builtins.float = ...,
+        engine: _builtins.str = ...,
+        block_keys: _abc.Iterable[_builtins.bytes] | None = ...,
+        session: _builtins.str = ...,
+        target: _builtins.int = ...,
+        tenant: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_keys", b"block_keys", "engine", b"engine", "session", b"session", "target", b"target", "tenant", b"tenant", "time", b"time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Prefetch: _TypeAlias = Prefetch  # noqa: Y015
+
+@_typing.final
+class Retain(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TIME_FIELD_NUMBER: _builtins.int
+    ENGINE_FIELD_NUMBER: _builtins.int
+    TTL_SECONDS_FIELD_NUMBER: _builtins.int
+    BLOCK_KEYS_FIELD_NUMBER: _builtins.int
+    SESSION_FIELD_NUMBER: _builtins.int
+    PRIORITY_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
+    time: _builtins.float
+    engine: _builtins.str
+    ttl_seconds: _builtins.float
+    session: _builtins.str
+    priority: _builtins.int
+    tenant: _builtins.str
+    @_builtins.property
+    def block_keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
+    def __init__(
+        self,
+        *,
+        time: _builtins.float = ...,
+        engine: _builtins.str = ...,
+        ttl_seconds: _builtins.float = ...,
+        block_keys: _abc.Iterable[_builtins.bytes] | None = ...,
+        session: _builtins.str = ...,
+        priority: _builtins.int = ...,
+        tenant: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_keys", b"block_keys", "engine", b"engine", "priority", b"priority", "session", b"session", "tenant", b"tenant", "time", b"time", "ttl_seconds", b"ttl_seconds"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Retain: _TypeAlias = Retain  # noqa: Y015
+
+@_typing.final
+class Forget(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TIME_FIELD_NUMBER: _builtins.int
+    SESSION_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    WRITERS_FIELD_NUMBER: _builtins.int
+    WHOLE_CHAIN_FIELD_NUMBER: _builtins.int
+    time: _builtins.float
+    session: _builtins.str
+    tenant: _builtins.str
+    namespace: _builtins.int
+    whole_chain: _builtins.bool
+    @_builtins.property
+    def writers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        time: _builtins.float = ...,
+        session: _builtins.str = ...,
+        tenant: _builtins.str = ...,
+        namespace: _builtins.int = ...,
+        writers: _abc.Iterable[_builtins.int] | None = ...,
+        whole_chain: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["namespace", b"namespace", "session", b"session", "tenant", b"tenant", "time", b"time", "whole_chain", b"whole_chain", "writers", b"writers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Forget: _TypeAlias = Forget  # noqa: Y015
+
+@_typing.final
+class ForgetOn(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TIME_FIELD_NUMBER: _builtins.int
+    FORGET_FIELD_NUMBER: _builtins.int
+    time: _builtins.float
+    forget: _builtins.int
+    def __init__(
+        self,
+        *,
+        time: _builtins.float = ...,
+        forget: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["forget", b"forget", "time", b"time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ForgetOn: _TypeAlias = ForgetOn  # noqa: Y015
+
+@_typing.final
+class DiskSynced(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TIME_FIELD_NUMBER: _builtins.int
+    SYNC_FIELD_NUMBER: _builtins.int
+    FAILED_FIELD_NUMBER: _builtins.int
+    time: _builtins.float
+    sync: _builtins.int
+    failed: _builtins.bool
+    def __init__(
+        self,
+        *,
+        time: _builtins.float = ...,
+        sync: _builtins.int = ...,
+        failed: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["failed", b"failed", "sync", b"sync", "time", b"time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DiskSynced: _TypeAlias = DiskSynced  # noqa: Y015
 
 @_typing.final
 class Tick(_message.Message):
@@ -859,11 +1052,13 @@ class StoredKey(_message.Message):
     KEY_FIELD_NUMBER: _builtins.int
     PARENT_FIELD_NUMBER: _builtins.int
     WRITER_FIELD_NUMBER: _builtins.int
+    OWNER_FIELD_NUMBER: _builtins.int
     namespace: _builtins.int
     tenant: _builtins.int
     key: _builtins.bytes
     parent: _builtins.bytes
     writer: _builtins.int
+    owner: _builtins.int
     def __init__(
         self,
         *,
@@ -872,10 +1067,11 @@ class StoredKey(_message.Message):
         key: _builtins.bytes = ...,
         parent: _builtins.bytes = ...,
         writer: _builtins.int = ...,
+        owner: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "namespace", b"namespace", "parent", b"parent", "tenant", b"tenant", "writer", b"writer"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "namespace", b"namespace", "owner", b"owner", "parent", b"parent", "tenant", b"tenant", "writer", b"writer"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1161,6 +1357,7 @@ class Effects(_message.Message):
     DELETES_FIELD_NUMBER: _builtins.int
     WAKE_FIELD_NUMBER: _builtins.int
     NOTES_FIELD_NUMBER: _builtins.int
+    SYNCS_FIELD_NUMBER: _builtins.int
     ADMITTED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def answer(self) -> Global___Answer: ...
@@ -1173,6 +1370,8 @@ class Effects(_message.Message):
     @_builtins.property
     def notes(self) -> _containers.RepeatedCompositeFieldContainer[Global___DiskNote]: ...
     @_builtins.property
+    def syncs(self) -> _containers.RepeatedCompositeFieldContainer[Global___DiskSync]: ...
+    @_builtins.property
     def admitted(self) -> _containers.RepeatedCompositeFieldContainer[Global___Admitted]: ...
     def __init__(
         self,
@@ -1182,11 +1381,12 @@ class Effects(_message.Message):
         deletes: _abc.Iterable[Global___DiskDelete] | None = ...,
         wake: _abc.Iterable[_builtins.str] | None = ...,
         notes: _abc.Iterable[Global___DiskNote] | None = ...,
+        syncs: _abc.Iterable[Global___DiskSync] | None = ...,
         admitted: _abc.Iterable[Global___Admitted] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["admitted", b"admitted", "answer", b"answer", "deletes", b"deletes", "notes", b"notes", "transfers", b"transfers", "wake", b"wake"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admitted", b"admitted", "answer", b"answer", "deletes", b"deletes", "notes", b"notes", "syncs", b"syncs", "transfers", b"transfers", "wake", b"wake"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1229,6 +1429,9 @@ class Answer(_message.Message):
     STEP_ANSWER_FIELD_NUMBER: _builtins.int
     LOOKUP_ANSWER_FIELD_NUMBER: _builtins.int
     DONE_FIELD_NUMBER: _builtins.int
+    PREFETCH_ANSWER_FIELD_NUMBER: _builtins.int
+    RETAIN_ANSWER_FIELD_NUMBER: _builtins.int
+    FORGET_ANSWER_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def attach_answer(self) -> Global___AttachAnswer: ...
     @_builtins.property
@@ -1239,6 +1442,12 @@ class Answer(_message.Message):
     def lookup_answer(self) -> Global___LookupAnswer: ...
     @_builtins.property
     def done(self) -> Global___Done: ...
+    @_builtins.property
+    def prefetch_answer(self) -> Global___PrefetchAnswer: ...
+    @_builtins.property
+    def retain_answer(self) -> Global___RetainAnswer: ...
+    @_builtins.property
+    def forget_answer(self) -> Global___ForgetAnswer: ...
     def __init__(
         self,
         *,
@@ -1247,12 +1456,15 @@ class Answer(_message.Message):
         step_answer: Global___StepAnswer | None = ...,
         lookup_answer: Global___LookupAnswer | None = ...,
         done: Global___Done | None = ...,
+        prefetch_answer: Global___PrefetchAnswer | None = ...,
+        retain_answer: Global___RetainAnswer | None = ...,
+        forget_answer: Global___ForgetAnswer | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["attach_answer", b"attach_answer", "done", b"done", "keep_alive_answer", b"keep_alive_answer", "kind", b"kind", "lookup_answer", b"lookup_answer", "step_answer", b"step_answer"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["attach_answer", b"attach_answer", "done", b"done", "forget_answer", b"forget_answer", "keep_alive_answer", b"keep_alive_answer", "kind", b"kind", "lookup_answer", b"lookup_answer", "prefetch_answer", b"prefetch_answer", "retain_answer", b"retain_answer", "step_answer", b"step_answer"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attach_answer", b"attach_answer", "done", b"done", "keep_alive_answer", b"keep_alive_answer", "kind", b"kind", "lookup_answer", b"lookup_answer", "step_answer", b"step_answer"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attach_answer", b"attach_answer", "done", b"done", "forget_answer", b"forget_answer", "keep_alive_answer", b"keep_alive_answer", "kind", b"kind", "lookup_answer", b"lookup_answer", "prefetch_answer", b"prefetch_answer", "retain_answer", b"retain_answer", "step_answer", b"step_answer"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["attach_answer", "keep_alive_answer", "step_answer", "lookup_answer", "done"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["attach_answer", "keep_alive_answer", "step_answer", "lookup_answer", "done", "prefetch_answer", "retain_answer", "forget_answer"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -1371,6 +1583,72 @@ class LookupAnswer(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___LookupAnswer: _TypeAlias = LookupAnswer  # noqa: Y015
+
+@_typing.final
+class PrefetchAnswer(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BLOCKS_STARTED_FIELD_NUMBER: _builtins.int
+    blocks_started: _builtins.int
+    def __init__(
+        self,
+        *,
+        blocks_started: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks_started", b"blocks_started"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PrefetchAnswer: _TypeAlias = PrefetchAnswer  # noqa: Y015
+
+@_typing.final
+class RetainAnswer(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BLOCKS_RETAINED_FIELD_NUMBER: _builtins.int
+    blocks_retained: _builtins.int
+    def __init__(
+        self,
+        *,
+        blocks_retained: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks_retained", b"blocks_retained"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RetainAnswer: _TypeAlias = RetainAnswer  # noqa: Y015
+
+@_typing.final
+class ForgetAnswer(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FORGET_FIELD_NUMBER: _builtins.int
+    BLOCKS_FORGOTTEN_FIELD_NUMBER: _builtins.int
+    DONE_FIELD_NUMBER: _builtins.int
+    LOTS_LEFT_FIELD_NUMBER: _builtins.int
+    forget: _builtins.int
+    blocks_forgotten: _builtins.int
+    done: _builtins.bool
+    lots_left: _builtins.bool
+    def __init__(
+        self,
+        *,
+        forget: _builtins.int = ...,
+        blocks_forgotten: _builtins.int = ...,
+        done: _builtins.bool = ...,
+        lots_left: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks_forgotten", b"blocks_forgotten", "done", b"done", "forget", b"forget", "lots_left", b"lots_left"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ForgetAnswer: _TypeAlias = ForgetAnswer  # noqa: Y015
 
 @_typing.final
 class Done(_message.Message):
@@ -1842,6 +2120,25 @@ class DiskDelete(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DiskDelete: _TypeAlias = DiskDelete  # noqa: Y015
+
+@_typing.final
+class DiskSync(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SYNC_FIELD_NUMBER: _builtins.int
+    sync: _builtins.int
+    def __init__(
+        self,
+        *,
+        sync: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["sync", b"sync"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DiskSync: _TypeAlias = DiskSync  # noqa: Y015
 
 @_typing.final
 class DiskNote(_message.Message):

@@ -1,0 +1,66 @@
+"""`kvstore forget`: takes out of a running service what a session, a tenant, a model or an engine left."""
+
+import json
+from typing import Annotated
+
+import typer
+
+from kvstore.client.address import default_address
+from kvstore.client.client import Client
+from kvstore.core.errors import ConfigInvalid
+
+__all__ = ["forget"]
+
+EXIT_NOT_DONE = 1
+
+
+def forget(
+    socket: Annotated[
+        str, typer.Option(default_factory=default_address, help="The service's socket: a path, or unix:PATH.")
+    ],
+    session: Annotated[str, typer.Option(help="A chat session: the blocks that nobody else uses.")] = "",
+    tenant: Annotated[
+        str, typer.Option(help="All of a tenant; with --session, whose it is (else the default tenant's).")
+    ] = "",
+    namespace: Annotated[
+        str, typer.Option(help="All of a model and layout, by its fingerprint in hex.")
+    ] = "",
+    engine: Annotated[
+        str, typer.Option(help="All that an engine wrote, and what hangs on it: engines/UUID.")
+    ] = "",
+    whole_chain: Annotated[
+        bool,
+        typer.Option("--whole-chain", help="Of a session also what others use, with all that hangs on it."),
+    ] = False,
+    wait: Annotated[float, typer.Option(help="Seconds to wait until it is done, durably.")] = 60.0,
+    yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the answer as one JSON object.")] = False,
+) -> None:
+    """Forget what is cached, in every tier, disk included. All that is named must hold of a block."""
+    named = {"session": session, "tenant": tenant, "namespace": namespace, "engine": engine}
+    named = {name: value for name, value in named.items() if value}
+    if not named:
+        raise ConfigInvalid(
+            "nothing is named",
+            field="--session",
+            value="",
+            remedy="name a --session, a --tenant, a --namespace or an --engine",
+        )
+    if not yes:
+        what = " and ".join(f"{name} {value}" for name, value in named.items())
+        whole = ", with what others use of it" if whole_chain else ""
+        typer.confirm(f"Forget what is cached of {what}{whole}, on disk too?", abort=True)
+    with Client(socket) as client:
+        answer = client.forget(**named, whole_chain=whole_chain, seconds=wait)
+    if as_json:
+        shown = {"blocks_forgotten": answer.blocks_forgotten, "done": answer.done}
+        typer.echo(json.dumps(shown))
+    elif answer.done:
+        typer.echo(f"{answer.blocks_forgotten} blocks forgotten.")
+    else:
+        typer.echo(
+            f"{answer.blocks_forgotten} blocks forgotten so far. Nothing of it can be found, but the disk "
+            "has not deleted all: the service goes on with it. Ask again to see the end."
+        )
+    if not answer.done:
+        raise typer.Exit(EXIT_NOT_DONE)

@@ -1,0 +1,65 @@
+"""What can be asked for a prompt, named by its keys, or for a session's chain: to be brought up before it is
+needed, and to be kept longer. Of both the leading blocks that are cached are meant.
+"""
+
+from array import array
+
+import numpy as np
+
+from kvstore.core.blocks import Rows
+from kvstore.core.checking import check_chain, check_target, check_time_limit
+from kvstore.core.config import StoreConfig
+from kvstore.core.effects import PrefetchAnswer, RetainAnswer
+from kvstore.core.engines import Engine
+from kvstore.core.events import Prefetch, Retain
+from kvstore.core.links import Links
+from kvstore.core.memory import Memory
+from kvstore.core.prefix import domain_id
+from kvstore.core.sessions import Sessions
+from kvstore.core.types import GPU
+
+__all__ = ["Chains"]
+
+
+class Chains:
+    """Finds what is meant. Nothing of it is held by these calls."""
+
+    def __init__(self, config: StoreConfig, memory: Memory, links: Links, sessions: Sessions) -> None:
+        self._config = config
+        self._memory = memory
+        self._links = links
+        self._sessions = sessions
+
+    def prefetch(self, engine: Engine, event: Prefetch) -> PrefetchAnswer:
+        """A wish: what finds no room that nobody needs is let go (`ahead.py`)."""
+        check_target(event.target)
+        blocks, rows = self._memory.blocks, self._find(engine, event)
+        if event.target is not GPU:
+            # What is on the GPU need not be brought nearer.
+            rows = rows[~blocks.has_frame(GPU, rows)]
+        self._links.ask_ahead(event.target, rows)
+        wishes = self._links.ahead.wishes
+        started = [row for row in rows.tolist() if row in wishes]
+        return PrefetchAnswer(blocks_started=len(started))
+
+    def retain(self, engine: Engine, event: Retain) -> RetainAnswer:
+        """As many of the leading blocks as the tenant's budget has room for."""
+        check_time_limit(event.ttl_seconds)
+        retained, rows = self._memory.retained, self._find(engine, event)
+        tenant = self._config.tenants[event.tenant or self._config.default_tenant]
+        room = max(0, self._config.retained_blocks_max - retained.count_of(tenant))
+        is_new = ~retained.is_retained(rows)
+        rows = rows[np.cumsum(is_new) <= room]
+        retained.keep(rows, event.ttl_seconds, event.priority)
+        return RetainAnswer(blocks_retained=rows.size)
+
+    def _find(self, engine: Engine, event: Prefetch | Retain) -> Rows:
+        check_chain(self._config, event)
+        tenant = self._config.tenants[event.tenant or self._config.default_tenant]
+        domain = domain_id(engine.namespace, tenant)
+        keys = event.block_keys
+        if event.session:
+            session = self._sessions.find(domain, event.session)
+            keys = session.keys if session is not None else ()
+        found: array[int] = self._memory.prefix.find_prefix(domain, keys, {})
+        return np.array(found, np.intp)

@@ -1,0 +1,165 @@
+"""Which of the rows that wait in a lane go into its next transfer, and into which frames."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvstore.core.ahead import Ahead
+from kvstore.core.blocks import NO_FRAME, NO_ROW, NO_ROWS, Rows
+from kvstore.core.config import StoreConfig
+from kvstore.core.lanes import COPY, LOAD, READ, Lane, Lanes
+from kvstore.core.late import LateFrames
+from kvstore.core.memory import Memory
+from kvstore.core.types import ASKED, CPU, DISK, GPU, PREFETCH, Tier
+
+__all__ = ["Choosing"]
+
+
+class Choosing:
+    """Passes over what needs nothing any more, and takes target frames for the rest."""
+
+    def __init__(
+        self, config: StoreConfig, memory: Memory, lanes: Lanes, late: LateFrames, ahead: Ahead
+    ) -> None:
+        self._config = config
+        self._memory = memory
+        self._lanes = lanes
+        self._late = late
+        self._ahead = ahead
+        # Free ones that nothing is brought to ahead of being asked for: what runs grows into them.
+        self._gpu_frames_left = round((1 - config.high_watermark) * config.gpu_frames)
+        # Rows that were to be read while the device is stuck.
+        self._refused: list[int] = []
+
+    def next(self, lane: Lane) -> Rows:
+        """Rows of the lane's next transfer, their target frames taken; perhaps none."""
+        rows = lane.take(self._config.transfer_blocks_max)
+        if lane.urgency is PREFETCH:
+            return self._next_ahead(rows, lane)
+        if lane.link == LOAD:
+            return self._next_load(rows)
+        if lane.link == READ:
+            return self._next_read(rows, lane)
+        if lane.link == COPY:
+            return self._next_copy(rows, lane)
+        return self._next_write(rows, lane)
+
+    def take_refused(self) -> Rows:
+        """Blocks that are not read now, since the device is stuck: who waits for them is to be told."""
+        refused, self._refused = np.array(self._refused, np.intp), []
+        return refused
+
+    def _next_load(self, rows: Rows) -> Rows:
+        rows = rows[self._wanted(rows)]
+        at_hand = self._memory.blocks.valid[CPU][rows]
+        self._lanes[READ, ASKED].ask(rows[~at_hand].tolist())
+        ready: Rows = rows[at_hand]
+        return ready
+
+    def _next_read(self, rows: Rows, lane: Lane) -> Rows:
+        """Reads pass through the CPU tier, and may use the frames kept for that passage."""
+        blocks = self._memory.blocks
+        rows = rows[self._wanted(rows)]
+        self._lanes[LOAD, ASKED].ask(rows[blocks.valid[CPU][rows]].tolist())
+        rows = rows[(blocks.frame[CPU][rows] == NO_FRAME) & blocks.valid[DISK][rows]]
+        if self._late.too_many:
+            self._refused += rows.tolist()
+            return NO_ROWS
+        fitting = self._take_frames(CPU, rows)
+        lane.put_back(rows[fitting.size :])
+        return fitting
+
+    def _wanted(self, rows: Rows) -> NDArray[np.bool_]:
+        """Whether a GPU frame waits to be filled and no transfer fills it yet."""
+        blocks = self._memory.blocks
+        wanted: NDArray[np.bool_] = blocks.unfilled(rows) & (blocks.pins[GPU][rows] == 0)
+        return wanted
+
+    def _next_ahead(self, rows: Rows, lane: Lane) -> Rows:
+        """A GPU frame only where one is free, and a CPU frame not at the cost of what is used or still has
+        to be written."""
+        if lane.link == LOAD:
+            rows = self._ahead.to_load(rows)
+            room = self._memory.pools[GPU].free_count - self._gpu_frames_left
+            fitting = rows[: max(0, room)]
+            self._memory.add_replicas(GPU, fitting)
+            self._ahead.fulfil(fitting)
+            self._ahead.shed(rows[fitting.size :])
+            return fitting
+        rows = self._ahead.to_read(rows)
+        if self._late.too_many:
+            self._ahead.shed(rows)
+            return NO_ROWS
+        fitting = self._take_frames(CPU, rows, self._config.cpu_frames_reserved, in_background=True)
+        lane.put_back(rows[fitting.size :])
+        return fitting
+
+    def _next_copy(self, rows: Rows, lane: Lane) -> Rows:
+        """Swapped sequences have their CPU frames already. Cached blocks get theirs as there is room:
+        those on their way to disk wait for it, others are let go."""
+        blocks = self._memory.blocks
+        blocks.queued[GPU][rows] = False
+        rows = rows[blocks.valid[GPU][rows]]
+        taken = blocks.frame[CPU][rows] != NO_FRAME
+        begun = blocks.valid[CPU][rows] | (blocks.pins[CPU][rows] > 0)
+        ready = blocks.indexed[rows] | blocks.offered[rows]
+        swapped = rows[taken & ~begun & ready]
+        # This copy is the one that was offered. A later swap of the same block has a fence of its own.
+        blocks.offered[swapped] = False
+        cached = rows[~taken & blocks.indexed[rows] & ~blocks.valid[DISK][rows]]
+        below = (blocks.frame[CPU] != NO_FRAME) | blocks.valid[DISK]
+        cached = cached[self._parent_is(below, cached)]
+        cached = cached[~blocks.unwanted[cached]]
+        spare = self._config.cpu_frames_reserved
+        fitting = self._take_frames(CPU, cached, spare, in_background=True)
+        lacking = cached[fitting.size :]
+        waiting = blocks.to_disk[lacking]
+        self._memory.blocks_shed[CPU] += int(np.count_nonzero(~waiting))
+        lacking = lacking[waiting]
+        blocks.queued[GPU][lacking] = True
+        lane.put_back(lacking)
+        return np.concatenate([swapped, fitting])
+
+    def _next_write(self, rows: Rows, lane: Lane) -> Rows:
+        """Blocks whose parent is on its way down come again after it."""
+        blocks = self._memory.blocks
+        blocks.queued[CPU][rows] = False
+        rows = rows[blocks.valid[CPU][rows] & (blocks.frame[DISK][rows] == NO_FRAME)]
+        rows = rows[blocks.indexed[rows] & ~blocks.unwanted[rows]]
+        rows = rows[np.argsort(blocks.depth[rows], kind="stable")]
+        ready = self._parent_is(blocks.valid[DISK], rows)
+        early, rows = rows[~ready], rows[ready]
+        for row, parent in zip(early.tolist(), blocks.parent[early].tolist(), strict=True):
+            # To be wished for is not to be on its way: a parent whose write has failed is not waited for.
+            copied_first = blocks.queued[GPU][parent] and blocks.to_disk[parent]
+            if blocks.queued[CPU][parent] or blocks.pins[CPU][parent] or copied_first:
+                blocks.queued[CPU][row] = True
+                lane.add([row])
+        # A block is not written at the cost of the one that it hangs on.
+        parents = blocks.parent[rows]
+        parents = np.unique(parents[parents != NO_ROW])
+        blocks.pin(DISK, parents)
+        fitting = self._take_frames(DISK, rows)
+        blocks.unpin(DISK, parents)
+        # Asked for again when the disk is looked after (`writing.py`).
+        self._memory.blocks_shed[DISK] += rows.size - fitting.size
+        return fitting
+
+    def _take_frames(self, tier: Tier, rows: Rows, spare: int = 0, *, in_background: bool = False) -> Rows:
+        """Target frames for as many of the leading rows as there is room for, by halves."""
+        count = rows.size
+        while count and not self._memory.make_room(tier, count, spare, in_background=in_background):
+            count //= 2
+        self._memory.add_replicas(tier, rows[:count])
+        return rows[:count]
+
+    def _parent_is(self, there: NDArray[np.bool_], rows: Rows) -> NDArray[np.bool_]:
+        """Whether each block's parent is there, goes with it in the same transfer, or does not exist."""
+        good: list[bool] = []
+        together: set[int] = set()
+        parents = self._memory.blocks.parent[rows]
+        present = (there[parents] | (parents == NO_ROW)).tolist()
+        for row, parent, is_there in zip(rows.tolist(), parents.tolist(), present, strict=True):
+            good.append(is_there or parent in together)
+            if good[-1]:
+                together.add(row)
+        return np.array(good, np.bool_)
