@@ -53,11 +53,13 @@ check: $(STAMP)
 	$(BIN)/ruff check
 	$(BIN)/python tools/protos.py --check
 	$(BIN)/python tools/states.py --check
+	$(BIN)/python tools/metrics.py --check
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/mypy
 
 format: $(STAMP)
 	$(BIN)/python tools/states.py
+	$(BIN)/python tools/metrics.py
 	$(BIN)/ruff check --fix-only --exit-zero
 	$(BIN)/ruff format
 

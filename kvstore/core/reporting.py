@@ -11,6 +11,7 @@ from kvstore.core.links import Links
 from kvstore.core.membership import Membership
 from kvstore.core.memory import Memory
 from kvstore.core.pressure import PressureGauge
+from kvstore.core.sessions import Sessions
 from kvstore.core.swaps import Swaps
 from kvstore.core.types import (
     DROPPED,
@@ -34,6 +35,7 @@ def report_usage(
     membership: Membership,
     gauge: PressureGauge,
     leaving: Leaving,
+    sessions: Sessions,
     sequences: SequenceUsage,
     revision: Revision,
 ) -> Usage:
@@ -67,7 +69,15 @@ def report_usage(
         )
         for ((source, target), urgency), lane in links.lanes.items()
     )
-    return Usage(revision=revision, tiers=tiers, engines=engines, sequences=sequences, lanes=lanes)
+    return Usage(
+        revision=revision,
+        tiers=tiers,
+        engines=engines,
+        lanes=lanes,
+        sequences=sequences,
+        sessions=len(sessions),
+        session_keys=sessions.key_count,
+    )
 
 
 def report_sequences(

@@ -169,7 +169,14 @@ class Store:
         """What there is and who holds it. Changes nothing."""
         sequences = report_sequences(self.membership, self.swaps, self.leaving, self.admission)
         return report_usage(
-            self.memory, self.links, self.membership, self._gauge, self.leaving, sequences, self.revision
+            self.memory,
+            self.links,
+            self.membership,
+            self._gauge,
+            self.leaving,
+            self.sessions,
+            sequences,
+            self.revision,
         )
 
     def _apply(self, event: Event) -> Answer:

@@ -83,3 +83,6 @@ class Usage(Struct, frozen=True, kw_only=True, gc=False):
     engines: tuple[EngineUsage, ...]
     lanes: tuple[LaneUsage, ...] = ()
     sequences: SequenceUsage = SequenceUsage()
+    # Those that a next turn can go on from, and the block keys that they name.
+    sessions: int = 0
+    session_keys: int = 0

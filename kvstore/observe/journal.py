@@ -1,7 +1,7 @@
 """The journal of one run of a store: every event that enters `handle`, with what came of it.
 
-Used by the server and the simulator alike: `handle` in the place of the store's, or `write` after it.
-Whatever happens to the journal, the store never notices.
+Whoever has a store handle an event writes it down after that. Whatever happens to the journal, the store
+never notices.
 """
 
 import logging
@@ -10,7 +10,6 @@ from msgspec import structs
 
 from kvstore.core.effects import Effects
 from kvstore.core.events import Event, Tick
-from kvstore.core.store import Store
 from kvstore.observe.codec import encode
 from kvstore.observe.folder import JournalFolder
 from kvstore.observe.framing import RECORD_BYTES_MAX, frame
@@ -49,16 +48,6 @@ class Journal:
     def count(self) -> int:
         """Entries so far."""
         return self._next - self._heading.first_entry
-
-    def handle(self, store: Store, event: Event) -> Effects:
-        """`store.handle(event)`, written down whatever comes of it."""
-        try:
-            effects = store.handle(event)
-        except Exception as error:
-            self.write(event, error)
-            raise
-        self.write(event, effects)
-        return effects
 
     def write(self, event: Event, result: Effects | Exception) -> None:
         """An event, and its effects or what `handle` raised."""

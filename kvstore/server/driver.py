@@ -46,6 +46,7 @@ from kvstore.server.clock import now, wall_now
 from kvstore.server.config import ServeConfig
 from kvstore.server.decode import AttachCall
 from kvstore.server.decode_cached import ForgetCall
+from kvstore.server.disk_size import DiskSize
 from kvstore.server.encode_usage import Facts
 from kvstore.server.fds import TetherServer
 from kvstore.server.forgetting import forget, forget_event
@@ -102,6 +103,7 @@ class Driver:
         self._running: RunningStore | None = None
         self._making: asyncio.Task[RunningStore] | None = None
         self._start_wall = wall_now()
+        self._disk_size = DiskSize(lambda: disk.held_bytes) if disk is not None else None
 
     @property
     def failure(self) -> Exception | None:
@@ -181,6 +183,7 @@ class Driver:
             build=__version__,
             start_wall=self._start_wall,
             disk_bytes=self._config.disk_bytes,
+            disk_bytes_used=self._disk_size.read() if self._disk_size is not None else 0,
             layout=self._running.layout if self._running is not None else None,
             disk=self._disk,
             limits=self._limits.links,

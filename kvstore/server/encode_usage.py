@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kvstore.core.links import COPY, LOAD, READ, WRITE, Link
-from kvstore.core.types import Tier
-from kvstore.core.usage import EngineUsage, SequenceUsage, TierUsage, Usage
+from kvstore.core.types import Tier, Urgency
+from kvstore.core.usage import EngineUsage, LaneUsage, SequenceUsage, TierUsage, Usage
 from kvstore.observe.counting import Counts, LinkCounts
 from kvstore.server.encode import PRESSURES, TIERS, encode_engine
 from kvstore.server.layout import Layout
@@ -19,6 +19,12 @@ from kvstore.v1 import kvstore_pb2 as pb
 
 __all__ = ["Facts", "encode_usage"]
 
+URGENCIES = {
+    Urgency.ASKED: pb.URGENCY_ASKED,
+    Urgency.NEEDED: pb.URGENCY_NEEDED,
+    Urgency.PREFETCH: pb.URGENCY_PREFETCH,
+    Urgency.BACKGROUND: pb.URGENCY_BACKGROUND,
+}
 LINKS = (COPY, LOAD, WRITE, READ)
 
 
@@ -30,6 +36,7 @@ class Facts:
     build: str
     start_wall: float
     disk_bytes: int = 0
+    disk_bytes_used: int = 0
     layout: Layout | None = None
     disk: DiskTier | None = None
     limits: LinkLimits = field(default_factory=lambda: LinkLimits((), {}))
@@ -46,7 +53,9 @@ def encode_usage(usage: Usage, counts: Counts, facts: Facts) -> pb.Usage:
         build=facts.build,
         sequences=_sequences(usage.sequences),
         prefix=_prefix(counts),
-        links=[_link(link, counts, facts) for link in _links(usage)],
+        sessions=usage.sessions,
+        session_keys=usage.session_keys,
+        links=[_link(link, usage, counts, facts) for link in _links(usage)],
         steps=_steps(counts),
     )
     message.start_time.FromNanoseconds(int(facts.start_wall * 1e9))
@@ -71,6 +80,8 @@ def _tier(usage: TierUsage, facts: Facts) -> pb.TierUsage:
         frames_used=usage.frames_used,
         frames_limbo=usage.frames_limbo,
         frames_idle=usage.frames_idle,
+        frames_late=usage.frames_late,
+        blocks_shed=usage.blocks_shed,
     )
     if usage.tier is Tier.DISK:
         _fill_disk(message, facts)
@@ -87,12 +98,13 @@ def _fill_disk(message: pb.TierUsage, facts: Facts) -> None:
     disk = facts.disk
     if disk is None:
         return
-    message.bytes_used = disk.held_bytes
+    message.bytes_used = facts.disk_bytes_used
     message.degraded, message.degraded_reason = disk.degraded, disk.degraded_reason
     message.bad_entries = disk.counts.bad_entries
     message.read_errors = disk.counts.read_errors
     message.write_errors = disk.counts.write_errors
     message.delete_errors = disk.counts.delete_errors
+    message.late_reads = disk.counts.late_reads
 
 
 def _engine(usage: EngineUsage, store_epoch: int) -> pb.EngineUsage:
@@ -139,7 +151,7 @@ def _links(usage: Usage) -> list[Link]:
     return [link for link in LINKS if tiers.issuperset(link)]
 
 
-def _link(link: Link, counts: Counts, facts: Facts) -> pb.LinkUsage:
+def _link(link: Link, usage: Usage, counts: Counts, facts: Facts) -> pb.LinkUsage:
     source, target = link
     seen = counts.links.get(link) or LinkCounts()
     block_bytes = facts.layout.block_bytes * facts.layout.ranks if facts.layout is not None else 0
@@ -153,6 +165,7 @@ def _link(link: Link, counts: Counts, facts: Facts) -> pb.LinkUsage:
         bytes_moved=seen.blocks_moved * block_bytes,
         blocks_under_way=seen.blocks_under_way,
         seconds=seen.seconds,
+        lanes=[_lane(lane) for lane in usage.lanes if (lane.source, lane.target) == link],
         rate=_rate(facts.rates.rate(link)),
     )
     if link in facts.limits.by_link:
@@ -164,6 +177,14 @@ def _link(link: Link, counts: Counts, facts: Facts) -> pb.LinkUsage:
         message.wait_seconds = mover.counts.wait_seconds
         message.busy_seconds = mover.counts.busy_seconds
     return message
+
+
+def _lane(usage: LaneUsage) -> pb.LaneUsage:
+    return pb.LaneUsage(
+        urgency=URGENCIES[usage.urgency],
+        blocks_waiting=usage.blocks_waiting,
+        transfers_under_way=usage.transfers_under_way,
+    )
 
 
 def _rate(rate: LinkRate) -> pb.LinkRate:

@@ -18,8 +18,9 @@ from kvstore.server.calls import Streams
 from kvstore.server.config import ServeConfig
 from kvstore.server.driver import Driver
 from kvstore.server.encode_usage import encode_usage
-from kvstore.server.metrics import Exposition, Seen
+from kvstore.server.metrics import Exposition
 from kvstore.server.metrics_http import MetricsServer
+from kvstore.server.metrics_reading import Seen
 from kvstore.server.service import make_server
 from kvstore.server.sizes import format_bytes
 from kvstore.server.sockets import claimed, file_identity, private_files, remove, tether_path

@@ -113,6 +113,34 @@ turns of a chat there is no sequence: the turn was freed with SESSION.)
 """
 Global___Activity: _TypeAlias = Activity  # noqa: Y015
 
+class _Urgency:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _UrgencyEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Urgency.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    URGENCY_UNSPECIFIED: _Urgency.ValueType  # 0
+    URGENCY_ASKED: _Urgency.ValueType  # 1
+    """A load that an engine has asked for."""
+    URGENCY_NEEDED: _Urgency.ValueType  # 2
+    """A copy down that an allocation waits for."""
+    URGENCY_PREFETCH: _Urgency.ValueType  # 3
+    URGENCY_BACKGROUND: _Urgency.ValueType  # 4
+    """Copies down before they are needed."""
+
+class Urgency(_Urgency, metaclass=_UrgencyEnumTypeWrapper):
+    """Which of those that wait for a link goes first."""
+
+URGENCY_UNSPECIFIED: Urgency.ValueType  # 0
+URGENCY_ASKED: Urgency.ValueType  # 1
+"""A load that an engine has asked for."""
+URGENCY_NEEDED: Urgency.ValueType  # 2
+"""A copy down that an allocation waits for."""
+URGENCY_PREFETCH: Urgency.ValueType  # 3
+URGENCY_BACKGROUND: Urgency.ValueType  # 4
+"""Copies down before they are needed."""
+Global___Urgency: _TypeAlias = Urgency  # noqa: Y015
+
 class _Pressure:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -1760,6 +1788,8 @@ class Usage(_message.Message):
     PREFIX_FIELD_NUMBER: _builtins.int
     LINKS_FIELD_NUMBER: _builtins.int
     STEPS_FIELD_NUMBER: _builtins.int
+    SESSIONS_FIELD_NUMBER: _builtins.int
+    SESSION_KEYS_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     store_epoch: _builtins.int
     build: _builtins.str
@@ -1769,6 +1799,9 @@ class Usage(_message.Message):
     has attached yet.
     """
     block_bytes: _builtins.int
+    sessions: _builtins.int
+    """Sessions that a next turn can go on from, and the block keys that they name."""
+    session_keys: _builtins.int
     @_builtins.property
     def tiers(self) -> _containers.RepeatedCompositeFieldContainer[Global___TierUsage]: ...
     @_builtins.property
@@ -1800,10 +1833,12 @@ class Usage(_message.Message):
         prefix: Global___PrefixUsage | None = ...,
         links: _abc.Iterable[Global___LinkUsage] | None = ...,
         steps: Global___StepUsage | None = ...,
+        sessions: _builtins.int = ...,
+        session_keys: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["prefix", b"prefix", "sequences", b"sequences", "start_time", b"start_time", "steps", b"steps"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_bytes", b"block_bytes", "block_tokens", b"block_tokens", "build", b"build", "engines", b"engines", "links", b"links", "prefix", b"prefix", "revision", b"revision", "sequences", b"sequences", "start_time", b"start_time", "steps", b"steps", "store_epoch", b"store_epoch", "tiers", b"tiers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_bytes", b"block_bytes", "block_tokens", b"block_tokens", "build", b"build", "engines", b"engines", "links", b"links", "prefix", b"prefix", "revision", b"revision", "sequences", b"sequences", "session_keys", b"session_keys", "sessions", b"sessions", "start_time", b"start_time", "steps", b"steps", "store_epoch", b"store_epoch", "tiers", b"tiers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1834,6 +1869,9 @@ class TierUsage(_message.Message):
     READ_ERRORS_FIELD_NUMBER: _builtins.int
     WRITE_ERRORS_FIELD_NUMBER: _builtins.int
     DELETE_ERRORS_FIELD_NUMBER: _builtins.int
+    LATE_READS_FIELD_NUMBER: _builtins.int
+    FRAMES_LATE_FIELD_NUMBER: _builtins.int
+    BLOCKS_SHED_FIELD_NUMBER: _builtins.int
     tier: Global___Tier.ValueType
     frames_total: _builtins.int
     frames_free: _builtins.int
@@ -1868,6 +1906,14 @@ class TierUsage(_message.Message):
     read_errors: _builtins.int
     write_errors: _builtins.int
     delete_errors: _builtins.int
+    late_reads: _builtins.int
+    """Of the read errors, those that had not returned at their deadline."""
+    frames_late: _builtins.int
+    """Frames that nobody can have: a read that was late may still fill them."""
+    blocks_shed: _builtins.int
+    """Blocks that were not brought here though it was wished for, for want of room or time;
+    of the disk also those that were forgotten before they came there.
+    """
     def __init__(
         self,
         *,
@@ -1892,10 +1938,13 @@ class TierUsage(_message.Message):
         read_errors: _builtins.int = ...,
         write_errors: _builtins.int = ...,
         delete_errors: _builtins.int = ...,
+        late_reads: _builtins.int = ...,
+        frames_late: _builtins.int = ...,
+        blocks_shed: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bad_entries", b"bad_entries", "blocks_evicted", b"blocks_evicted", "blocks_failed", b"blocks_failed", "blocks_moved_in", b"blocks_moved_in", "bytes_total", b"bytes_total", "bytes_used", b"bytes_used", "degraded", b"degraded", "degraded_reason", b"degraded_reason", "delete_errors", b"delete_errors", "frames_cached", b"frames_cached", "frames_free", b"frames_free", "frames_idle", b"frames_idle", "frames_limbo", b"frames_limbo", "frames_pinned", b"frames_pinned", "frames_quarantined", b"frames_quarantined", "frames_total", b"frames_total", "frames_used", b"frames_used", "pressure", b"pressure", "read_errors", b"read_errors", "tier", b"tier", "write_errors", b"write_errors"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bad_entries", b"bad_entries", "blocks_evicted", b"blocks_evicted", "blocks_failed", b"blocks_failed", "blocks_moved_in", b"blocks_moved_in", "blocks_shed", b"blocks_shed", "bytes_total", b"bytes_total", "bytes_used", b"bytes_used", "degraded", b"degraded", "degraded_reason", b"degraded_reason", "delete_errors", b"delete_errors", "frames_cached", b"frames_cached", "frames_free", b"frames_free", "frames_idle", b"frames_idle", "frames_late", b"frames_late", "frames_limbo", b"frames_limbo", "frames_pinned", b"frames_pinned", "frames_quarantined", b"frames_quarantined", "frames_total", b"frames_total", "frames_used", b"frames_used", "late_reads", b"late_reads", "pressure", b"pressure", "read_errors", b"read_errors", "tier", b"tier", "write_errors", b"write_errors"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2010,6 +2059,7 @@ class LinkUsage(_message.Message):
     BYTES_MOVED_FIELD_NUMBER: _builtins.int
     BLOCKS_UNDER_WAY_FIELD_NUMBER: _builtins.int
     SECONDS_FIELD_NUMBER: _builtins.int
+    LANES_FIELD_NUMBER: _builtins.int
     TRANSFERS_QUEUED_FIELD_NUMBER: _builtins.int
     BYTES_IN_FLIGHT_FIELD_NUMBER: _builtins.int
     WAIT_SECONDS_FIELD_NUMBER: _builtins.int
@@ -2037,6 +2087,10 @@ class LinkUsage(_message.Message):
     """
     busy_seconds: _builtins.float
     @_builtins.property
+    def lanes(self) -> _containers.RepeatedCompositeFieldContainer[Global___LaneUsage]:
+        """What waits in the store for its turn, by urgency."""
+
+    @_builtins.property
     def limit(self) -> Global___RateLimit: ...
     @_builtins.property
     def rate(self) -> Global___LinkRate: ...
@@ -2052,6 +2106,7 @@ class LinkUsage(_message.Message):
         bytes_moved: _builtins.int = ...,
         blocks_under_way: _builtins.int = ...,
         seconds: _builtins.float = ...,
+        lanes: _abc.Iterable[Global___LaneUsage] | None = ...,
         transfers_queued: _builtins.int = ...,
         bytes_in_flight: _builtins.int = ...,
         wait_seconds: _builtins.float = ...,
@@ -2061,11 +2116,36 @@ class LinkUsage(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["limit", b"limit", "rate", b"rate"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks_failed", b"blocks_failed", "blocks_moved", b"blocks_moved", "blocks_started", b"blocks_started", "blocks_under_way", b"blocks_under_way", "busy_seconds", b"busy_seconds", "bytes_in_flight", b"bytes_in_flight", "bytes_moved", b"bytes_moved", "limit", b"limit", "rate", b"rate", "seconds", b"seconds", "source", b"source", "target", b"target", "transfers", b"transfers", "transfers_queued", b"transfers_queued", "wait_seconds", b"wait_seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks_failed", b"blocks_failed", "blocks_moved", b"blocks_moved", "blocks_started", b"blocks_started", "blocks_under_way", b"blocks_under_way", "busy_seconds", b"busy_seconds", "bytes_in_flight", b"bytes_in_flight", "bytes_moved", b"bytes_moved", "lanes", b"lanes", "limit", b"limit", "rate", b"rate", "seconds", b"seconds", "source", b"source", "target", b"target", "transfers", b"transfers", "transfers_queued", b"transfers_queued", "wait_seconds", b"wait_seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___LinkUsage: _TypeAlias = LinkUsage  # noqa: Y015
+
+@_typing.final
+class LaneUsage(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    URGENCY_FIELD_NUMBER: _builtins.int
+    BLOCKS_WAITING_FIELD_NUMBER: _builtins.int
+    TRANSFERS_UNDER_WAY_FIELD_NUMBER: _builtins.int
+    urgency: Global___Urgency.ValueType
+    blocks_waiting: _builtins.int
+    transfers_under_way: _builtins.int
+    def __init__(
+        self,
+        *,
+        urgency: Global___Urgency.ValueType = ...,
+        blocks_waiting: _builtins.int = ...,
+        transfers_under_way: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks_waiting", b"blocks_waiting", "transfers_under_way", b"transfers_under_way", "urgency", b"urgency"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LaneUsage: _TypeAlias = LaneUsage  # noqa: Y015
 
 @_typing.final
 class LinkRate(_message.Message):

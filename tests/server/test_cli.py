@@ -29,7 +29,7 @@ def test_status_before_the_first_attach(make_service) -> None:
     assert "No engine has attached yet: the pools are made with the first one." in told
     epoch = json.loads(run("status", "--socket", str(service.socket), "--json").stdout)["store_epoch"]
     assert len(epoch) == 16
-    assert told.startswith(f"Tiers (epoch {epoch})\n")
+    assert told.startswith(f"kvstore 0.1.0, epoch {epoch}, up ")
 
 
 def test_the_epoch_of_engines_is_the_same(service: Service) -> None:

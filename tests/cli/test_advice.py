@@ -1,0 +1,237 @@
+"""What figures advise, case by case; and that nothing is said where there is nothing to say."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from kvstore.cli.advice import advise
+from kvstore.v1 import kvstore_pb2 as pb
+
+MB = 10**6
+GPU, CPU, DISK = pb.TIER_GPU, pb.TIER_CPU, pb.TIER_DISK
+
+
+def tier(which: pb.Tier.ValueType, frames: int = 1000, **figures: Any) -> pb.TierUsage:
+    """All of its frames are free but those that the figures name."""
+    taken = figures.get("frames_used", 0) + figures.get("frames_cached", 0)
+    return pb.TierUsage(tier=which, frames_total=frames, **({"frames_free": frames - taken} | figures))
+
+
+def usage(
+    *tiers: pb.TierUsage,
+    sequences: int = 1000,
+    queried: int = 10_000,
+    moves: pb.SequenceUsage | None = None,
+    engines: Iterable[pb.EngineUsage] = (),
+    links: Iterable[pb.LinkUsage] = (),
+    **hits: int,
+) -> pb.Usage:
+    prefix = pb.PrefixUsage(sequences_admitted=sequences, blocks_queried=queried, **hits)
+    tiers = tiers or (tier(GPU), tier(CPU))
+    return pb.Usage(tiers=tiers, prefix=prefix, sequences=moves, engines=engines, links=links, block_bytes=MB)
+
+
+def link(
+    source: pb.Tier.ValueType,
+    target: pb.Tier.ValueType,
+    *,
+    waiting: int = 0,
+    limit: int = 0,
+    bandwidth: float = 0.0,
+) -> pb.LinkUsage:
+    """One block of a megabyte is moved, the others wait."""
+    return pb.LinkUsage(
+        source=source,
+        target=target,
+        blocks_under_way=min(waiting, 1),
+        lanes=[pb.LaneUsage(urgency=pb.URGENCY_NEEDED, blocks_waiting=max(0, waiting - 1))],
+        limit=pb.RateLimit(bytes_per_second=limit, effective_bytes_per_second=limit),
+        rate=pb.LinkRate(bandwidth_bytes_per_second=bandwidth),
+    )
+
+
+def moves(**counts: int) -> pb.SequenceUsage:
+    return pb.SequenceUsage(**counts)
+
+
+EXPIRED = pb.EngineUsage(frames_quarantined=900, peer_pids=[41, 42])
+
+# Figures; what is advised; and words that it must say.
+CASES: dict[str, tuple[pb.Usage, str, tuple[str, ...]]] = {
+    "few hits": (usage(gpu_blocks=1_000, cpu_blocks=999), "hit_rate_low", ("20%", "block keys")),
+    "no hits at all": (usage(), "hit_rate_low", ("Only 0%",)),
+    "the lowest tier loses what is used": (
+        usage(tier(GPU), tier(CPU, blocks_evicted=100), gpu_blocks=5_001),
+        "larger_tier",
+        ("50%", "100 were evicted from CPU", "--cpu", "--disk"),
+    ),
+    "only a GPU tier": (
+        usage(tier(GPU, blocks_evicted=5_000), gpu_blocks=8_000),
+        "larger_tier",
+        ("A larger --gpu pays, or a CPU tier (--cpu).",),
+    ),
+    "the disk is too small": (
+        usage(tier(GPU), tier(CPU, blocks_evicted=900), tier(DISK, blocks_evicted=200), disk_blocks=8_000),
+        "larger_tier",
+        ("200 were evicted from disk", "A larger --disk-bytes pays."),
+    ),
+    "much comes from the disk, which has room": (
+        usage(tier(GPU), tier(CPU, blocks_evicted=900), tier(DISK), gpu_blocks=4_000, disk_blocks=2_000),
+        "larger_tier",
+        ("33% of these in disk only", "900 were evicted from CPU", "A larger --cpu pays"),
+    ),
+    "much comes from the CPU tier, which loses nothing": (
+        usage(tier(GPU, blocks_evicted=900), tier(CPU), cpu_blocks=6_000),
+        "larger_tier",
+        ("100% of these in CPU only", "A larger --gpu pays"),
+    ),
+    "quarantine": (
+        usage(tier(GPU, frames_used=900, frames_quarantined=900), gpu_blocks=3_000, engines=[EXPIRED]),
+        "reserved",
+        ("90% of the GPU frames are taken, and 0% are of use", "900 frames are in quarantine", "41, 42"),
+    ),
+    "limbo": (
+        usage(tier(GPU, frames_used=900, frames_limbo=500, frames_free=100), gpu_blocks=3_000),
+        "reserved",
+        ("40% are of use", "500 frames are in limbo", "completed_step"),
+    ),
+    "idle sequences": (
+        usage(tier(GPU, frames_used=1000, frames_idle=600, frames_limbo=100), gpu_blocks=3_000),
+        "reserved",
+        ("600 frames are held by sequences that are resident and don't run", "Swap"),
+    ),
+    "transfers that do not end": (
+        usage(tier(GPU, frames_used=100, frames_free=100), gpu_blocks=3_000),
+        "reserved",
+        ("800 frames are of transfers that have not ended",),
+    ),
+    "swaps find no room": (
+        usage(gpu_blocks=3_000, moves=moves(swaps_out=90, drops_for_room=10)),
+        "swap_room",
+        ("10 of 100 swaps found no room", "a larger --cpu"),
+    ),
+    "there is no room to swap to": (
+        usage(tier(GPU), gpu_blocks=3_000, moves=moves(drops_for_room=10)),
+        "swap_room",
+        ("10 of 10 swaps found no room", "Give it a CPU tier: --cpu."),
+    ),
+    "more rests than there is room for": (
+        usage(gpu_blocks=3_000, moves=moves(reliefs=500)),
+        "preemptions",
+        ("500 times, for 1,000 admissions", "--gpu"),
+    ),
+    "late reads": (
+        usage(tier(GPU), tier(CPU, frames_free=50, frames_late=800), gpu_blocks=3_000),
+        "reserved",
+        ("95% of the CPU frames are taken", "800 frames are withheld", "late"),
+    ),
+    "swaps wait for a limit": (
+        usage(gpu_blocks=3_000, links=[link(GPU, CPU, waiting=1_000, limit=500 * MB, bandwidth=8e9)]),
+        "link_limit",
+        ("the way from GPU to CPU: 2.0 s", "limit of 500 MB/s, of 8,000 MB/s", "--set gpu_to_cpu=RATE"),
+    ),
+    "loads wait for the device": (
+        usage(gpu_blocks=3_000, links=[link(DISK, CPU, waiting=1_000, bandwidth=2e8)]),
+        "link_limit",
+        ("the way from disk to CPU: 5.0 s", "The device is the limit (200 MB/s)"),
+    ),
+    "a limit that is what the device can do": (
+        usage(gpu_blocks=3_000, links=[link(CPU, GPU, waiting=10_000, limit=8_000 * MB, bandwidth=8e9)]),
+        "link_limit",
+        ("The device is the limit",),
+    ),
+    "writes to disk are shed": (
+        usage(
+            tier(GPU),
+            tier(CPU),
+            tier(DISK, blocks_shed=100, blocks_moved_in=300),
+            gpu_blocks=3_000,
+            links=[link(CPU, DISK, limit=10 * MB)],
+        ),
+        "shed",
+        ("100 of 400 blocks", "limit of 10 MB/s", "--set cpu_to_disk=RATE"),
+    ),
+    "bad entries": (
+        usage(tier(GPU), tier(CPU), tier(DISK, bad_entries=3), gpu_blocks=3_000),
+        "bad_entries",
+        ("3 entries on disk were wrong", "replace"),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_one_thing_is_wrong_and_is_told(case: str) -> None:
+    figures, about, words = CASES[case]
+    [advice] = advise(figures)
+    assert advice.about == about
+    for each in words:
+        assert each in advice.text
+
+
+# Just on the right side of a threshold, or with too little to go by.
+SILENT: dict[str, pb.Usage] = {
+    "nothing has happened": pb.Usage(),
+    "no engine has attached": pb.Usage(tiers=[pb.TierUsage(tier=each) for each in (GPU, CPU, DISK)]),
+    "few sequences": usage(sequences=49),
+    "few blocks": usage(queried=499),
+    "hits between the two": usage(tier(GPU, blocks_evicted=900), gpu_blocks=5_000),
+    "hits just enough": usage(gpu_blocks=2_000),
+    "many hits, and nothing evicted": usage(gpu_blocks=9_000),
+    "many hits, and a few evicted": usage(tier(GPU), tier(CPU, blocks_evicted=99), gpu_blocks=9_000),
+    "most hits are on the GPU": usage(
+        tier(GPU, blocks_evicted=900), tier(CPU), gpu_blocks=7_600, cpu_blocks=2_400
+    ),
+    "memory is full of cache": usage(tier(GPU, frames_cached=1000), gpu_blocks=3_000),
+    "memory is full of what runs": usage(tier(GPU, frames_used=1000), gpu_blocks=3_000),
+    "memory is in use, much of it reserved, but there is some": usage(
+        tier(GPU, frames_used=790, frames_free=210, frames_idle=700), gpu_blocks=3_000
+    ),
+    "half is of use": usage(tier(GPU, frames_used=1000, frames_idle=499), gpu_blocks=3_000),
+    "few swaps found no room": usage(gpu_blocks=3_000, moves=moves(swaps_out=91, drops_for_room=10)),
+    "one swap of one": usage(gpu_blocks=3_000, moves=moves(drops_for_room=1)),
+    "little waits for a link": usage(
+        gpu_blocks=3_000, links=[link(GPU, CPU, waiting=499, limit=500 * MB, bandwidth=8e9)]
+    ),
+    "what the link can do is not known": usage(gpu_blocks=3_000, links=[link(GPU, CPU, waiting=10**9)]),
+    "nobody waits for writes to disk": usage(
+        gpu_blocks=3_000, links=[link(CPU, DISK, waiting=10**6, limit=MB, bandwidth=1e9)]
+    ),
+    "few writes are shed": usage(
+        tier(GPU), tier(DISK, blocks_shed=100, blocks_moved_in=301), gpu_blocks=3_000
+    ),
+    "drops that were wanted": usage(gpu_blocks=3_000, moves=moves(drops=900)),
+    "few preemptions": usage(gpu_blocks=3_000, moves=moves(reliefs=499)),
+    "preemptions at the start": usage(queried=0, sequences=3, moves=moves(reliefs=9)),
+}
+
+
+@pytest.mark.parametrize("case", SILENT)
+def test_nothing_is_said(case: str) -> None:
+    assert advise(SILENT[case]) == []
+
+
+@pytest.mark.parametrize(
+    ("reason", "remedy"),
+    [
+        ("OSError: [Errno 30] Read-only file system", "mount the file system for writing again"),
+        ("OSError: [Errno 28] No space left on device", "make room on its file system."),
+        ("OSError: [Errno 122] Disk quota exceeded", "raise the quota"),
+        ("OSError: [Errno 5] Input/output error", "kernel's log"),
+        ("MapFullError: mdb_put: MDB_MAP_FULL", "a larger --disk-bytes."),
+        ("full: 9000 of 9000 bytes held, 512 more to write", "make room on its file system, or"),
+        ("damaged, delete the folder: x", "delete the folder"),
+        ("something new", "look at the device and at the service's log"),
+        ("", "the log says why"),
+    ],
+)
+def test_a_degraded_disk_is_told_with_its_reason_and_a_remedy(reason: str, remedy: str) -> None:
+    [advice] = advise(pb.Usage(tiers=[tier(GPU), tier(DISK, degraded=True, degraded_reason=reason)]))
+    assert advice.about == "degraded"
+    assert reason in advice.text
+    assert remedy in advice.text
+
+
+def test_what_matters_most_comes_first() -> None:
+    figures = usage(tier(GPU, frames_used=900, frames_limbo=900), tier(CPU), tier(DISK, degraded=True))
+    assert [each.about for each in advise(figures)] == ["degraded", "reserved", "hit_rate_low"]

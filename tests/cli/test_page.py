@@ -1,0 +1,146 @@
+"""The page of `kvstore status`: everything is on it, in 80 columns, however large the figures."""
+
+import io
+import time
+
+import pytest
+from rich.console import Console
+
+from kvstore.cli.advice import advise
+from kvstore.cli.page import COLUMNS, show_page
+from kvstore.v1 import kvstore_pb2 as pb
+
+LARGE = 99_999_999
+# Queues have bounds.
+QUEUED = 999_999
+TIERS = (pb.TIER_GPU, pb.TIER_CPU, pb.TIER_DISK)
+
+
+def shown(usage: pb.Usage, width: int = COLUMNS) -> str:
+    out = io.StringIO()
+    show_page(usage, advise(usage), Console(file=out, width=width))
+    return out.getvalue()
+
+
+def fill(message, value: int = LARGE):
+    """Every number of a message as large as this."""
+    for field in message.DESCRIPTOR.fields:
+        if field.type in (field.TYPE_UINT64, field.TYPE_UINT32, field.TYPE_DOUBLE) and not field.is_repeated:
+            setattr(message, field.name, value)
+    return message
+
+
+def large_usage() -> pb.Usage:
+    usage = fill(pb.Usage(build="10.20.30", store_epoch=2**64 - 1))
+    usage.start_time.FromSeconds(int(time.time()) - 400 * 86_400)
+    for tier in TIERS:
+        usage.tiers.append(fill(pb.TierUsage(tier=tier, pressure=pb.PRESSURE_HIGH)))
+        usage.tiers[-1].bytes_total = usage.tiers[-1].bytes_used = 900 << 40
+        usage.tiers[-1].frames_free = usage.tiers[-1].frames_cached = 0
+    usage.tiers[2].degraded = True
+    usage.tiers[2].degraded_reason = "OSError: [Errno 28] No space left on device, " * 3
+    for source, target in ((0, 1), (1, 0), (1, 2), (2, 1)):
+        usage.links.append(fill(pb.LinkUsage(source=TIERS[source], target=TIERS[target])))
+        usage.links[-1].lanes.append(pb.LaneUsage(urgency=pb.URGENCY_ASKED, blocks_waiting=QUEUED))
+        usage.links[-1].blocks_under_way = QUEUED
+        usage.links[-1].limit.effective_bytes_per_second = 2**33
+        usage.links[-1].rate.bandwidth_bytes_per_second = 2**34
+    for message in (usage.sequences, usage.prefix, usage.steps):
+        fill(message)
+    for tier in usage.tiers[:2]:
+        tier.bad_entries = 0
+    for number in range(3):
+        engine = usage.engines.add(build="[bold]vllm 0.99.1+cu131" * 5, sequences=65_536)
+        engine.engine.name = f"engines/{number:08d}-0000"
+        engine.engine.state = pb.Engine.ATTACHED
+        engine.frames_quarantined = LARGE
+        engine.engine.expire_time.FromSeconds(int(time.time()) + 3_600)
+        engine.peer_pids.extend(range(4_000_000, 4_000_008))
+    return usage
+
+
+def test_the_page_fits_eighty_columns() -> None:
+    text = shown(large_usage())
+    assert max(map(len, text.splitlines())) <= COLUMNS
+    # Only what engines call themselves may be cut.
+    assert all("[bold]" in line for line in text.partition("Advice")[0].splitlines() if "…" in line)
+    for words in (
+        "10.20.30",
+        "ffffffffffffffff",
+        "up 400 d",
+        "99,999,999",
+        "900.0 TiB",
+        "4000000 +7",
+        "16.0 GiB/s",
+    ):
+        assert words in text
+
+
+def test_all_of_a_usage_is_on_the_page() -> None:
+    """Each number is another, and each is found in the text."""
+    number = 1000
+    usage = pb.Usage(build="1.2.3", store_epoch=1)
+    usage.start_time.GetCurrentTime()
+    parts = [pb.TierUsage(tier=tier, pressure=pb.PRESSURE_LOW) for tier in TIERS]
+    parts += [pb.LinkUsage(source=pb.TIER_CPU, target=pb.TIER_GPU), usage.sequences]  # type: ignore[list-item]
+    wanted: set[str] = set()
+    for message in parts:
+        for field in message.DESCRIPTOR.fields:
+            if field.type == field.TYPE_UINT64 and field.name not in NOT_AS_THEY_ARE:
+                number += 1
+                setattr(message, field.name, number)
+                wanted.add(f"{number:,}")
+    usage.tiers.extend(parts[:3])
+    usage.links.append(parts[3])  # type: ignore[arg-type]
+    text = shown(usage, 200)
+    assert {each for each in wanted if each not in text} == set()
+
+
+# In another form, or told as advice.
+NOT_AS_THEY_ARE = {
+    "bytes_total",
+    "bytes_used",
+    "bytes_moved",
+    "bad_entries",
+    "read_errors",
+    "write_errors",
+    "delete_errors",
+    "late_reads",
+    "transfers",
+    "blocks_started",
+    "bytes_in_flight",
+}
+
+
+def test_shares_and_times_are_told() -> None:
+    usage = large_usage()
+    usage.prefix.CopyFrom(
+        pb.PrefixUsage(
+            sequences_admitted=60, blocks_queried=1000, gpu_blocks=250, cpu_blocks=5, disk_blocks=1
+        )
+    )
+    usage.steps.CopyFrom(pb.StepUsage(steps=1000, operations=2500, store_seconds=0.06, call_seconds=0.2))
+    text = shown(usage)
+    words = " ".join(text.split())
+    assert "Prefix hits 25.6% of 1,000 blocks (GPU 25.0%, CPU 0.5%, DISK 0.1%), 60 sequences" in words
+    assert "Steps 1,000 of 2.5 operations, 0.060 ms in the store, 0.200 ms in the call" in words
+    assert "health: DISK degraded, takes no writes: OSError: [Errno 28] No space left" in text
+    assert text.index("\nAdvice\n  - Nothing is written to disk") > 0
+
+
+def test_without_anything_wrong_there_is_no_advice() -> None:
+    usage = pb.Usage(tiers=[pb.TierUsage(tier=pb.TIER_GPU, pressure=pb.PRESSURE_LOW)])
+    text = shown(usage)
+    assert "health: ok" in text
+    assert "Advice" not in text
+    assert "No engine has attached yet" in text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"), [(61, "1 min 1 s"), (3_660, "1 h 1 min"), (90_000, "1 d 1 h"), (-5, "0 min 0 s")]
+)
+def test_how_long_it_is_up(seconds: int, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = pb.Usage(build="1")
+    usage.start_time.FromSeconds(1_000_000)
+    monkeypatch.setattr(time, "time", lambda: 1_000_000.0 + seconds)
+    assert f", up {told}\n" in shown(usage)

@@ -1,0 +1,414 @@
+"""Row 7.04: every metric moves when what it names happens, in the real service or where that can't be had."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import grpc
+import pytest
+
+from kvstore.core.effects import Effects
+from kvstore.core.events import TransferEnded
+from kvstore.core.store import Store
+from kvstore.core.types import Tier, TransferId
+from kvstore.observe.counting import Counts
+from kvstore.server.encode_usage import Facts, encode_usage
+from kvstore.server.layout import Layout
+from kvstore.server.metrics import Exposition
+from kvstore.server.metrics_list import METRICS
+from kvstore.server.metrics_reading import Metric, Seen
+from kvstore.tiers.disk import DiskTier
+from kvstore.v1 import kvstore_pb2 as pb
+from tests.core.caller import Caller
+from tests.core.world import World, keys_of, make_store, text
+from tests.observe.test_counting import count
+from tests.server.harness import (
+    BLOCK_BYTES,
+    BLOCK_TOKENS,
+    DEADLINE_SECONDS,
+    Engine,
+    Service,
+    allocate,
+    fill,
+    free,
+    refusal,
+    until,
+)
+from tests.server.scraping import Samples, parse, scrape
+from tools.metrics import render
+
+LAYOUT = Layout(block_tokens=4, block_bytes=4096, ranks=2, fingerprint=b"f" * 32)
+# Always as they are from the start on.
+CONSTANT = {"kvstore_build_info", "kvstore_store_epoch_info", "kvstore_start_time_seconds"}
+# What is over in no time in the real service, or can't be had on purpose: seen in a world by hand.
+BY_HAND = {
+    "kvstore_blocks_shed_total",
+    "kvstore_degraded",
+    "kvstore_disk_bad_entries_total",
+    "kvstore_disk_delete_errors_total",
+    "kvstore_disk_late_reads_total",
+    "kvstore_disk_read_errors_total",
+    "kvstore_disk_write_errors_total",
+    "kvstore_frames_late",
+    "kvstore_link_blocks_failed_total",
+    "kvstore_link_blocks_waiting",
+    "kvstore_metrics_errors_total",
+}
+KEYS = range(1, 13)
+
+
+class Watch:
+    """Scrapes now and then, and keeps the names of what was ever another than at the first time."""
+
+    def __init__(self, take: Callable[[], Samples]) -> None:
+        self._take = take
+        self.first = self.now = take()
+        self.moved: set[str] = set()
+
+    def look(self) -> Samples:
+        now = self._take()
+        for name, value in now.items():
+            # Counters only ever go up; so do the counts and sums of histograms.
+            if "_total" in name or "_bucket" in name:
+                assert value >= self.now.get(name, 0), name
+            if value != self.first.get(name, 0):
+                self.moved.add(name)
+        self.now = now
+        return now
+
+    def until(self, good: Callable[[Samples], bool]) -> Samples:
+        return until(self.look, good)
+
+    def metrics(self) -> set[str]:
+        names = {name.partition("{")[0] for name in self.moved}
+        return {metric.name for metric in METRICS if {metric.name, f"{metric.name}_count"} & names}
+
+
+def test_7_04_every_metric_of_the_service_moves_over_http(make_service, folder: Path) -> None:
+    disk = ("--disk", str(folder / "disk"), "--disk-bytes", "64MiB")
+    service: Service = make_service(*disk, "--metrics", "0", cpu_frames=24).start()
+    watch = Watch(lambda: scrape(service))
+    with service.stub() as stub:
+        with Engine(stub) as engine:
+            _a_turn_goes_to_disk_and_comes_back(engine, watch)
+            _sequences_are_swapped_and_dropped(engine, watch)
+            _a_limit_holds_a_swap_up(engine, watch)
+            _others_rest_and_make_room(engine, watch)
+            _steps_of_every_kind(engine, watch)
+            samples = watch.look()
+            usage = stub.GetUsage(pb.GetUsageRequest(), timeout=DEADLINE_SECONDS)
+        _an_engine_falls_silent(stub, watch)
+    assert watch.metrics() >= {metric.name for metric in METRICS} - CONSTANT - BY_HAND
+    _check_identities(samples, usage)
+    for name in CONSTANT:
+        assert any(value > 0 for each, value in watch.now.items() if each.startswith(name)), name
+    assert watch.now["kvstore_metrics_errors_total"] == 0
+
+
+def _a_turn_goes_to_disk_and_comes_back(engine: Engine, watch: Watch) -> None:
+    fill(engine, 1, KEYS, session="chat")
+    engine.step(free(1, pb.FreeRequest.SESSION))
+    engine.step()
+    watch.until(lambda seen: seen['kvstore_link_blocks_moved_total{link="cpu_to_disk"}'] >= len(KEYS))
+    # Enough others to take its place above, on the GPU and in the CPU tier.
+    for number in range(2, 12):
+        fill(engine, number, range(100 * number, 100 * number + 7))
+        engine.step(free(number))
+        engine.step()
+        watch.look()
+    watch.until(lambda seen: seen['kvstore_blocks_evicted_total{tier="cpu"}'] > 0)
+    [result] = engine.step(allocate(20, len(KEYS) * BLOCK_TOKENS + 1, KEYS, session="chat")).results
+    hits = (result.allocate.gpu_tokens, result.allocate.cpu_tokens, result.allocate.disk_tokens)
+    seen = watch.look()
+    told = [seen[f'kvstore_prefix_tokens_hit_total{{tier="{tier}"}}'] for tier in ("gpu", "cpu", "disk")]
+    assert tuple(told) == hits
+    assert result.allocate.disk_tokens > 0
+    watch.until(lambda seen: seen['kvstore_sequences{state="swapping_in"}'] == 0)
+    engine.step(free(20, pb.FreeRequest.DISCARD))
+    engine.step(pb.Operation(end_session=pb.EndSessionRequest(session="chat")))
+    engine.step()
+    watch.until(lambda seen: seen["kvstore_blocks_deleted_total"] > 0)
+
+
+def _sequences_are_swapped_and_dropped(engine: Engine, watch: Watch) -> None:
+    def swap_out(sequence: int, mode: pb.SwapRequest.Mode.ValueType) -> pb.SwapResponse:
+        request = pb.SwapRequest(sequence=sequence, direction=pb.SwapRequest.OUT, mode=mode, filled_tokens=32)
+        [result] = engine.step(pb.Operation(swap=request)).results
+        engine.step()
+        return result.swap
+
+    for sequence in (31, 32, 33, 34):
+        engine.step(allocate(sequence, 32))
+    assert swap_out(31, pb.SwapRequest.KEEP).outcome == pb.OUTCOME_OK
+    watch.until(lambda seen: seen['kvstore_sequences{state="swapped"}'] == 1)
+    swap_out(32, pb.SwapRequest.DROP)
+    assert watch.look()["kvstore_drops_total"] == 1
+    # The CPU tier is full of what was swapped sooner or later.
+    dropped = 0
+    for sequence in (33, 34, *range(35, 40)):
+        engine.step(allocate(sequence, 32))
+        dropped += swap_out(sequence, pb.SwapRequest.KEEP).decision.chosen == "drop"
+        watch.look()
+    seen = watch.look()
+    assert seen["kvstore_drops_for_room_total"] == dropped > 0
+    assert seen["kvstore_drops_total"] == dropped + 1
+    engine.step(pb.Operation(swap=pb.SwapRequest(sequence=31, direction=pb.SwapRequest.IN)))
+    watch.until(lambda seen: seen["kvstore_swaps_in_total"] == 1)
+    engine.step(pb.Operation(free=pb.FreeRequest(sequences=range(31, 40))))
+    engine.step()
+
+
+def _a_limit_holds_a_swap_up(engine: Engine, watch: Watch) -> None:
+    """So much that what is over in no time stays to be seen."""
+    slow = pb.UpdateLimitsRequest()
+    slow.limits.rates["gpu_to_cpu"].bytes_per_second = 100
+    engine.stub.UpdateLimits(slow, timeout=DEADLINE_SECONDS)
+    assert watch.look()['kvstore_link_limit_bytes_per_second{link="gpu_to_cpu"}'] == 100
+    # The limit lets the first one pass and waits then; of the others there is one at least in the queue.
+    for sequence in (61, 62, 63):
+        engine.step(allocate(sequence, 16))
+        swap = pb.SwapRequest(
+            sequence=sequence, direction=pb.SwapRequest.OUT, mode=pb.SwapRequest.KEEP, filled_tokens=16
+        )
+        engine.step(pb.Operation(swap=swap))
+        engine.step()
+    link = 'link="gpu_to_cpu"'
+    watch.until(
+        lambda seen: (
+            seen[f"kvstore_link_blocks_under_way{{{link}}}"] > 0
+            and seen[f'kvstore_link_transfers_under_way{{{link},urgency="needed"}}'] > 0
+            and seen[f"kvstore_link_transfers_queued{{{link}}}"] > 0
+            and seen[f"kvstore_link_bytes_in_flight{{{link}}}"] > 0
+            and seen['kvstore_frames_pinned{tier="gpu"}'] > 0
+        )
+    )
+    fast = pb.UpdateLimitsRequest()
+    fast.limits.rates["gpu_to_cpu"].unlimited = True
+    engine.stub.UpdateLimits(fast, timeout=DEADLINE_SECONDS)
+    watch.until(lambda seen: seen[f"kvstore_link_blocks_under_way{{{link}}}"] == 0)
+    engine.step(*(free(sequence, pb.FreeRequest.DISCARD) for sequence in (61, 62, 63)))
+    engine.step()
+
+
+def _others_rest_and_make_room(engine: Engine, watch: Watch) -> None:
+    engine.step(allocate(41, 32))
+    resting = pb.UpdateActivityRequest(sequence=41, activity=pb.ACTIVITY_WAITING, filled_tokens=32)
+    engine.step(pb.Operation(update_activity=resting))
+    assert watch.look()["kvstore_sequences_idle"] == 1
+    assert watch.now['kvstore_frames_idle{tier="gpu"}'] == 8
+    engine.step(allocate(42, 32 * BLOCK_TOKENS))
+    assert watch.look()["kvstore_preemptions_total"] == 1
+    assert watch.now["kvstore_sequences_waiting"] == 1
+    engine.step(free(41, pb.FreeRequest.DISCARD), free(42, pb.FreeRequest.DISCARD))
+    engine.step()
+
+
+def _steps_of_every_kind(engine: Engine, watch: Watch) -> None:
+    engine.step(allocate(51, 8), allocate(52, 8))
+    grow = pb.GrowRequest(sequences=[51, 52], token_counts=[12, 12], known_blocks=[2, 2])
+    fork = pb.ForkRequest(parent=51, children=[53])
+    engine.step(pb.Operation(grow=grow), pb.Operation(fork=fork))
+    engine.step(free(51), free(52), completed=engine.steps - 1)
+    assert watch.look()['kvstore_frames_limbo{tier="gpu"}'] > 0
+    engine.step(free(53))
+    engine.step()
+    with pytest.raises(grpc.RpcError) as caught:
+        engine.step(pb.Operation(swap=pb.SwapRequest(sequence=999, direction=pb.SwapRequest.OUT)))
+    engine.steps -= 1
+    assert refusal(caught.value).reason == "SEQUENCE_UNKNOWN"
+    assert watch.look()['kvstore_refusals_total{reason="sequence_unknown"}'] == 1
+    for kind in ("allocate", "grow", "fork", "swap", "free", "commit", "update_activity", "end_session"):
+        assert watch.now[f'kvstore_operations_total{{kind="{kind}"}}'] > 0, kind
+
+
+def _an_engine_falls_silent(stub, watch: Watch) -> None:
+    with _with_frames(stub) as silent:
+        watch.until(lambda seen: seen['kvstore_frames_quarantined{tier="gpu"}'] == 4)
+        assert silent.steps == 1
+        assert watch.now['kvstore_engines{state="expired"}'] == 1
+    watch.until(lambda seen: seen['kvstore_engines{state="expired"}'] == 0)
+
+
+def _with_frames(stub) -> Engine:
+    """An engine of a short lease that has got four frames within it, on a machine that may be busy."""
+    while True:
+        engine = Engine(stub, lease=0.3)
+        try:
+            engine.step(allocate(1, 16))
+        except grpc.RpcError:
+            engine.close()
+        else:
+            return engine
+
+
+def _check_identities(seen: Samples, usage: pb.Usage) -> None:
+    into = {"gpu": 0.0, "cpu": 0.0, "disk": 0.0}
+    for link in ("gpu_to_cpu", "cpu_to_gpu", "cpu_to_disk", "disk_to_cpu"):
+
+        def of(name: str, link: str = link) -> float:
+            return seen[f'kvstore_link_{name}{{link="{link}"}}']
+
+        ended = of("blocks_moved_total") + of("blocks_failed_total")
+        assert of("blocks_started_total") == ended + of("blocks_under_way"), link
+        assert of("bytes_moved_total") == of("blocks_moved_total") * BLOCK_BYTES
+        assert of("blocks_moved_total") > 0, link
+        into[link.rpartition("_")[2]] += of("blocks_moved_total")
+    for tier, name in zip(usage.tiers, ("gpu", "cpu", "disk"), strict=True):
+
+        def at(metric: str, name: str = name) -> float:
+            return seen[f'kvstore_{metric}{{tier="{name}"}}']
+
+        # Counted in the store, and beside it.
+        assert tier.blocks_moved_in == into[name]
+        assert at("frames_free") + at("frames_used") + at("frames_cached") <= at("frames")
+        assert at("memory_used_bytes") <= at("memory_bytes")
+        assert at("memory_usage_ratio") == pytest.approx(at("memory_used_bytes") / at("memory_bytes"))
+    stored = seen['kvstore_link_blocks_moved_total{link="cpu_to_disk"}']
+    held = seen['kvstore_frames{tier="disk"}'] - seen['kvstore_frames_free{tier="disk"}']
+    assert stored - seen["kvstore_blocks_deleted_total"] == held
+    hits = [value for name, value in seen.items() if name.startswith("kvstore_prefix_blocks_hit_total")]
+    assert 0 < sum(hits) <= seen["kvstore_prefix_blocks_queried_total"]
+    for name, value in seen.items():
+        if "prefix_tokens" in name:
+            assert value == seen[name.replace("tokens", "blocks")] * BLOCK_TOKENS
+    for histogram in ("store", "call"):
+        name = f"kvstore_step_{histogram}_seconds"
+        assert seen[f"{name}_count"] == seen[f'{name}_bucket{{le="+Inf"}}']
+    assert 0 < seen["kvstore_step_store_seconds_sum"] < seen["kvstore_step_call_seconds_sum"]
+    # One step was refused, which is a call that was not answered.
+    assert seen["kvstore_step_store_seconds_count"] == seen["kvstore_step_call_seconds_count"]
+    assert seen["kvstore_steps_total"] == seen["kvstore_step_store_seconds_count"]
+
+
+# ------------------------------------------------------------------------------- by hand
+
+
+def watch_of(store: Store, counts: Counts, disk: DiskTier | None = None) -> Watch:
+    facts = Facts(store_epoch=7, build="b", start_wall=1.0, disk_bytes=8 << 20, layout=LAYOUT, disk=disk)
+    exposition = Exposition(lambda: Seen(encode_usage(store.usage(), counts, facts), counts))
+    return Watch(lambda: parse(exposition.text().decode()))
+
+
+def test_7_04_what_is_over_in_no_time_moves_too(tmp_path: Path) -> None:
+    world = World(make_store(cpu_frames=8, disk_frames=8, transfer_blocks_max=1))
+    counts = count(world.store)
+    disk = DiskTier.open(tmp_path / "disk", 8 << 20)
+    watch = watch_of(world.store, counts, disk)
+    try:
+        world.find(text(2, 13))
+        caller = Caller(world)
+        caller.allocate(1, 16)
+        caller.write(caller.table(1), text(1, 16))
+        caller.swap_out(1, 16)
+        caller.step()
+        link = 'link="gpu_to_cpu"'
+        assert watch.look()[f'kvstore_link_blocks_waiting{{{link},urgency="needed"}}'] == 2
+        assert watch.now[f'kvstore_link_transfers_under_way{{{link},urgency="needed"}}'] == 2
+        assert watch.now[f"kvstore_link_blocks_under_way{{{link}}}"] == 2
+        assert watch.now['kvstore_frames_pinned{tier="gpu"}'] == 2
+        world.end(world.under_way[0], failed=[0])
+        world.end(world.under_way[0])
+        assert watch.look()[f"kvstore_link_blocks_failed_total{{{link}}}"] == 1
+        assert watch.now[f"kvstore_link_bytes_moved_total{{{link}}}"] == 2 * 4096
+        world.drain()
+        _a_read_is_late(caller, watch)
+        counts.write(TransferEnded(time=1.0, transfer=TransferId(99)), Effects(), 1e-6)
+        disk.counts.bad_entries, disk.counts.read_errors = 1, 2
+        disk.counts.write_errors, disk.counts.delete_errors, disk.counts.late_reads = 3, 4, 5
+        disk._health.failed("no room")
+        assert watch.look()['kvstore_degraded{tier="disk"}'] == 1
+        assert [watch.now[f"kvstore_disk_{name}_total"] for name in _DISK] == [1, 2, 3, 4, 5]
+        assert watch.metrics() | _copies_are_shed() >= BY_HAND
+        message = encode_usage(
+            world.store.usage(), counts, Facts(store_epoch=7, build="b", start_wall=1.0, disk=disk)
+        )
+        assert message.tiers[2].degraded_reason == "no room"
+    finally:
+        disk.close()
+
+
+def _a_read_is_late(caller: Caller, watch: Watch) -> None:
+    world = caller.world
+    assert caller.allocate(6, 13, keys_of(text(2, 13))).tier_tokens == (0, 0, 12)
+    world.end(world.moving(Tier.DISK, Tier.CPU)[0], late=[0])
+    assert watch.look()['kvstore_frames_late{tier="cpu"}'] == 1
+    world.drain()
+
+
+def _copies_are_shed() -> set[str]:
+    """More than the CPU tier has room for, and not wanted on disk."""
+    caller = Caller(World(make_store(cpu_frames=4)))
+    watch = watch_of(caller.world.store, Counts())
+    caller.cache(text(3, 45))
+    caller.world.drain()
+    assert watch.look()['kvstore_blocks_shed_total{tier="cpu"}'] == 9
+    return watch.metrics()
+
+
+_DISK = ("bad_entries", "read_errors", "write_errors", "delete_errors", "late_reads")
+
+
+def test_a_metric_that_can_not_be_read_is_left_out_and_counted() -> None:
+    def fail(seen: Seen) -> list[tuple[tuple[str, ...], float]]:
+        raise ZeroDivisionError
+
+    counts = Counts()
+    facts = Facts(store_epoch=7, build="b", start_wall=1.0)
+    store = make_store()
+    metrics = (Metric("kvstore_bad_total", "Fails.", fail), *METRICS)
+    look = Exposition(lambda: Seen(encode_usage(store.usage(), counts, facts), counts), metrics)
+    samples = parse(look.text().decode())
+    assert "kvstore_bad_total" not in samples
+    assert samples['kvstore_frames{tier="gpu"}'] == 16
+    assert samples["kvstore_metrics_errors_total"] == 1
+
+
+# There are none of these before there is a store, a refusal or a disk.
+NOT_YET = (
+    "kvstore_disk_",
+    "kvstore_refusals_",
+    "kvstore_link_blocks_waiting",
+    "kvstore_link_transfers_under_way",
+)
+
+
+def test_before_the_first_attach_all_is_there_and_nothing_is_counted(make_service) -> None:
+    samples = scrape(make_service("--metrics", "0").start())
+    assert {name.partition("{")[0] for name in samples} >= {
+        metric.name
+        for metric in METRICS
+        if metric.kind != "histogram" and not metric.name.startswith(NOT_YET)
+    }
+    assert samples['kvstore_memory_bytes{tier="gpu"}'] == samples["kvstore_steps_total"] == 0
+    assert sum(value for name, value in samples.items() if re.match("kvstore_.*_total", name)) == 0
+
+
+def test_names_and_labels_are_in_the_habit_of_the_field() -> None:
+    for metric in METRICS:
+        assert metric.name.startswith("kvstore_")
+        assert metric.help.endswith(".")
+        assert (metric.kind == "counter") == metric.name.endswith("_total")
+        assert set(metric.labels) <= {
+            "tier",
+            "link",
+            "urgency",
+            "state",
+            "kind",
+            "reason",
+            "version",
+            "epoch",
+        }
+    assert len({metric.name for metric in METRICS}) == len(METRICS)
+
+
+# -------------------------------------------------------------------------------- the page
+
+PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
+
+
+def test_the_page_names_all_metrics_and_none_that_there_are_not() -> None:
+    text = PAGE.read_text()
+    assert render(text) == text, "run `python tools/metrics.py`"
+    names = {metric.name for metric in METRICS}
+    names |= {f"{metric.name}_bucket" for metric in METRICS if metric.kind == "histogram"}
+    assert set(re.findall(r"\bkvstore_[a-z_]+", text)) <= names
