@@ -333,6 +333,8 @@ class Driver:
         self._limits.begin(running)
         if self.health.is_draining:
             running.ask(events.Drain(time=now()), DrainAnswer)
+        if self._disk is not None and self._config.scrub_bytes:
+            self._disk.start_scrub(running.lost_in_thread, self._config.scrub_bytes)
         self.tethers.serve_pools(pools.gpu.fds)
         return running
 

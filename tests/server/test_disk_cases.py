@@ -189,29 +189,33 @@ def test_a_burst_larger_than_the_cpu_tier_loses_nothing_in_silence(
     """Met elsewhere: 40 stores acknowledged, 26 of 320 chunks findable, and nothing said."""
     service = make_service(*flags, gpu_frames=64, cpu_frames=8).start()
     with service.stub() as stub, Engine(stub) as engine:
-        burst = [range(100 * turn, 100 * turn + 8) for turn in range(40)]
+        burst = [range(100 * turn, 100 * turn + 8) for turn in range(20)]
         for turn, keys in enumerate(burst):
             fill(engine, turn + 1, keys, session=f"chat {turn}")
             engine.step(free(turn + 1, pb.FreeRequest.SESSION))
 
-        until(lambda: settled(stub, engine), lambda calm: calm)
+        usage = settled(stub, engine)
         found = sum(blocks_found(stub, engine, keys) for keys in burst)
-        usage = stub.GetUsage(pb.GetUsageRequest())
-        # What is nowhere was evicted before it had come further down, or failed on its way: each was counted.
-        assert found >= 320 - sum(each.blocks_failed + each.blocks_evicted for each in usage.tiers)
+        # What is nowhere had no room or no time on its way down, or failed: and that was counted.
+        assert 160 - found <= sum(each.blocks_shed + each.blocks_failed for each in usage.tiers)
         disk = tier(usage, pb.TIER_DISK)
-        assert frames_used(disk) == disk.blocks_moved_in
+        assert frames_used(disk) == disk.blocks_moved_in > 0
     service.end(signal.SIGKILL)
     service.start()
     with service.stub() as stub, Engine(stub) as engine:
         assert sum(blocks_found(stub, engine, keys) for keys in burst) >= frames_used(disk)
 
 
-def settled(stub: KVStoreStub, engine: Engine) -> bool:
-    """Nothing is on its way: two looks in a row show the same."""
-    before = stub.GetUsage(pb.GetUsageRequest())
-    engine.step()
-    engine.step()
-    after = stub.GetUsage(pb.GetUsageRequest())
-    pinned = sum(each.frames_pinned for each in after.tiers)
-    return pinned == 0 and list(before.tiers) == list(after.tiers)
+def settled(stub: KVStoreStub, engine: Engine) -> pb.Usage:
+    """When nothing is on its way, nor has been for some looks in a row: the store also acts on its own."""
+
+    def look() -> tuple[int, pb.Usage]:
+        nonlocal calm, last
+        engine.step()
+        usage = stub.GetUsage(pb.GetUsageRequest())
+        is_calm = last == list(usage.tiers) and not any(each.frames_pinned for each in usage.tiers)
+        calm, last = calm + 1 if is_calm else 0, list(usage.tiers)
+        return calm, usage
+
+    calm, last = 0, list[pb.TierUsage]()
+    return until(look, lambda seen: seen[0] >= 20)[1]
