@@ -1,4 +1,4 @@
-"""`kvstore forget`: takes out of a running service what a session, a tenant, a model or an engine has left."""
+"""`kvstore forget`: takes out of a running service what a session, a tenant, a model or an engine left."""
 
 import json
 from typing import Annotated

@@ -8,7 +8,8 @@ until they are given up. It is done when transfers that touch the disk have ende
 deleted too, and the disk has said that all deletes are durable.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Sequence as Many
 
 import numpy as np
 from msgspec import Struct, field
@@ -29,6 +30,7 @@ from kvstore.core.swaps import Swaps
 from kvstore.core.types import (
     CPU,
     DISK,
+    BlockKey,
     DomainId,
     ForgetId,
     NamespaceId,
@@ -274,14 +276,25 @@ class Forgetting:
             mine &= np.isin(blocks.writer, scope.writers)
         elif scope.session:
             mine &= np.isin(blocks.owner, [session_owner(domain, scope.session) for domain in domains])
-            for domain in domains:
-                session = self._sessions.find(domain, scope.session)
-                if session is not None:
-                    mine[np.array(prefix.find_prefix(domain, session.keys, {}), np.intp)] = True
+            for domain, keys in self._chains_of(scope, domains):
+                mine[np.array(prefix.find_prefix(domain, keys, {}), np.intp)] = True
         rows = np.flatnonzero(mine)
         if scope.session and not scope.whole:
             return self._own(rows)
         return prefix.with_descendants(rows) if scope.session or scope.writers else rows
+
+    def _chains_of(
+        self, scope: _Scope, domains: Iterable[DomainId]
+    ) -> Iterator[tuple[DomainId, Many[BlockKey]]]:
+        """Of a session: what its last turn has left, and what its turns that are there hold."""
+        for domain in domains:
+            session = self._sessions.find(domain, scope.session)
+            if session is not None:
+                yield domain, session.keys
+        for engine in self._engines():
+            for sequence in engine.sequences.values():
+                if scope.covers_work(engine, sequence.domain, sequence.session):
+                    yield sequence.domain, sequence.keys
 
     def _own(self, rows: Rows) -> Rows:
         """Of a session's blocks those that nobody else has used, and on which nothing of others hangs."""

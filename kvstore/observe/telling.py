@@ -9,12 +9,19 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from kvstore.core.effects import (
+    Answer,
     DiskDelete,
+    DiskNote,
     Effects,
+    ForgetAnswer,
     KeepAliveAnswer,
     LookupAnswer,
     Notice,
+    PrefetchAnswer,
+    RetainAnswer,
     SequenceMoved,
+    SessionsForgotten,
+    SessionsKept,
     StepAnswer,
     Transfer,
 )
@@ -24,8 +31,11 @@ from kvstore.core.events import (
     BlocksLost,
     Detach,
     Event,
+    Forget,
     KeepAlive,
     Lookup,
+    Prefetch,
+    Retain,
     SetLimits,
     Single,
     Step,
@@ -85,6 +95,8 @@ class Teller:
             yield from self._tell_event(entry, outcome)
             for delete in outcome.deletes:
                 yield self._delete(delete)
+            for note in outcome.notes:
+                yield from self._note(note)
             for transfer in outcome.transfers:
                 yield from self._start(transfer)
 
@@ -107,6 +119,8 @@ class Teller:
                 yield from self._lose(event.engine, event_words(event))
             case TransferEnded():
                 yield from self._ended(event)
+            case Prefetch() | Retain() | Forget():
+                yield self._asked(event, answer)
             case BlocksFound():
                 yield Fact(text="found on disk", blocks=_by_key(block.key for block in event.blocks))
             case BlocksLost():
@@ -223,6 +237,27 @@ class Teller:
         for block in failed + late:
             if block.target is not None:
                 self.tables.drop(block.target, block.content)
+
+    def _asked(self, event: Prefetch | Retain | Forget, answer: Answer) -> Fact:
+        """What is asked for by keys concerns these blocks, and what by name this session."""
+        told = {
+            PrefetchAnswer: lambda answer: f"{count(answer.blocks_started, 'block')} on their way",
+            RetainAnswer: lambda answer: f"{count(answer.blocks_retained, 'block')} retained",
+            ForgetAnswer: lambda answer: f"{count(answer.blocks_forgotten, 'block')} forgotten so far",
+        }[type(answer)](answer)
+        keys = () if isinstance(event, Forget) else event.block_keys
+        sessions = frozenset({event.session}) if event.session else frozenset()
+        return Fact(text=f"{event_words(event)}: {told}", blocks=_by_key(keys), sessions=sessions)
+
+    def _note(self, note: DiskNote) -> Iterator[Fact]:
+        match note:
+            case SessionsKept():
+                for session in note.sessions:
+                    text = f"disk keeps session {session.name}, {count(len(session.keys), 'block')}"
+                    yield Fact(text=text, sessions=frozenset({session.name}))
+            case SessionsForgotten():
+                for name in note.sessions:
+                    yield Fact(text=f"disk forgets session {name.name}", sessions=frozenset({name.name}))
 
     def _delete(self, delete: DiskDelete) -> Fact:
         return Fact(text="deleted from disk", blocks=_by_key(stored.key for stored in delete.keys))

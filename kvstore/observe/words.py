@@ -19,8 +19,11 @@ from kvstore.core.events import (
     BlocksLost,
     Commit,
     Detach,
+    DiskSynced,
     EndSession,
     Event,
+    Forget,
+    ForgetOn,
     Fork,
     FramesReturned,
     Free,
@@ -28,6 +31,8 @@ from kvstore.core.events import (
     KeepAlive,
     Lookup,
     Operation,
+    Prefetch,
+    Retain,
     SetLimits,
     Single,
     Step,
@@ -79,6 +84,17 @@ def event_words(event: Event) -> str:
             return f"engine {event.engine} detaches"
         case Lookup():
             return f"engine {event.engine} looks up {count(len(event.block_keys), 'block')}"
+        case Prefetch():
+            return f"engine {event.engine} wants {_chain_words(event)} brought up to {event.target.name}"
+        case Retain():
+            kept = f"retained for {event.ttl_seconds:g} s, priority {event.priority}"
+            return f"engine {event.engine} wants {_chain_words(event)} {kept}"
+        case Forget():
+            return f"Forget {_scope_words(event)}"
+        case ForgetOn():
+            return f"Forget {event.forget} goes on"
+        case DiskSynced():
+            return f"disk: {'some deletes are' if event.failed else 'nothing is'} not durable yet"
         case TetherOpened():
             return f"process {event.pid} maps the pools for engine {event.engine}"
         case TethersClosed():
@@ -155,6 +171,23 @@ def notice_words(notice: Notice) -> str:
         return f"pressure on {notice.tier.name} is {notice.pressure.name}"
     valid = f", {count(notice.valid_tokens, 'token')} valid" if notice.block_table else ""
     return f"sequence {notice.sequence} is {notice.state.name}{valid}"
+
+
+def _chain_words(event: Prefetch | Retain) -> str:
+    return f"session {event.session}" if event.session else count(len(event.block_keys), "block")
+
+
+def _scope_words(event: Forget) -> str:
+    words = [f"session {event.session}"] if event.session else []
+    if event.tenant:
+        words.append(f"tenant {event.tenant}")
+    if event.namespace:
+        words.append(f"namespace {event.namespace}")
+    if event.writers:
+        words.append(f"writers {numbers(event.writers)}")
+    if event.whole_chain:
+        words.append("with what others use of it")
+    return ", ".join(words)
 
 
 def _decision_words(decision: Decision) -> str:

@@ -30,6 +30,7 @@ from kvstore.core.types import (
     Pressure,
     Revision,
     StoredKey,
+    StoredSession,
     TenantId,
     Tier,
     WriterId,
@@ -246,7 +247,7 @@ class Driver:
     async def _run(self, layout: Layout, frames: FrameCounts) -> RunningStore:
         pools = await make_pools(layout, frames)
         try:
-            found = await _in_thread(partial(_find_stored, self._disk, layout))
+            found, sessions = await _in_thread(partial(_find_stored, self._disk, layout))
             # Before any engine has a frame: none is in use yet.
             room = max(0, frames.disk - len(found))
             await _in_thread(
@@ -280,8 +281,10 @@ class Driver:
                 start_wall=wall_now(),
             )
             running.journal = Journal(self._journal, heading)
-        running.ask(events.BlocksFound(time=now(), blocks=found), Done)
+        running.ask(events.BlocksFound(time=now(), blocks=found, sessions=sessions), Done)
         self._limits.begin(running)
+        if self._disk is not None and self._config.scrub_bytes:
+            self._disk.start_scrub(running.lost_in_thread, self._config.scrub_bytes)
         self.tethers.serve_pools(pools.gpu.fds)
         return running
 
@@ -354,11 +357,13 @@ async def _in_thread(call: Callable[[], Returned]) -> Returned:
         raise
 
 
-def _find_stored(disk: DiskTier | None, layout: Layout) -> tuple[StoredKey, ...]:
+def _find_stored(
+    disk: DiskTier | None, layout: Layout
+) -> tuple[tuple[StoredKey, ...], tuple[StoredSession, ...]]:
     if disk is None:
-        return ()
+        return (), ()
     disk.lay_out(layout.block_bytes, layout.ranks)
-    return tuple(disk.found(layout.block_bytes * layout.ranks))
+    return tuple(disk.found(layout.block_bytes * layout.ranks)), tuple(disk.sessions())
 
 
 def _without_frames(tier: Tier) -> TierUsage:

@@ -7,17 +7,17 @@ then on every event is refused and no state is touched any more.
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from time import perf_counter
 from typing import TypeVar
 
 from kvstore.core.effects import Answer, Done, Effects
 from kvstore.core.errors import CheckFailed, KVStoreError
-from kvstore.core.events import DiskSynced, Event, FramesReturned, Tick, TransferEnded
+from kvstore.core.events import BlocksLost, DiskSynced, Event, FramesReturned, Tick, TransferEnded
 from kvstore.core.lanes import transfers_max
 from kvstore.core.store import Store
-from kvstore.core.types import SyncId, Tier, TransferId, Watermarks
+from kvstore.core.types import StoredKey, SyncId, Tier, TransferId, Watermarks
 from kvstore.core.usage import Usage
 from kvstore.core.watermarks import MARKED_TIERS
 from kvstore.observe.counting import Counts
@@ -184,6 +184,18 @@ class RunningStore:
             self.ask(TransferEnded(time=now(), transfer=transfer, failed=failed, late=late), Done)
         if not self._moving:
             self._idle.set()
+
+    def lost_in_thread(self, keys: Sequence[StoredKey]) -> None:
+        """Blocks that the disk has found bad by itself; for any thread."""
+        # It may look on while the loop ends.
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._lost, tuple(keys))
+
+    def _lost(self, keys: tuple[StoredKey, ...]) -> None:
+        if self._closing:
+            return
+        with suppress(CheckFailed):
+            self.ask(BlocksLost(time=now(), keys=keys), Done)
 
     def _returned(self, transfer: TransferId, positions: tuple[int, ...]) -> None:
         """A device that was late has let go of frames; they may be used again."""

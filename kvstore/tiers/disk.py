@@ -247,6 +247,11 @@ class DiskTier:
         storage.stock = None
         storage.deleter.delete([block_name(key) for key in keys])
 
+    def settle(self) -> bool:
+        """Tries once more what could not be deleted or forgotten. True: all that was asked for before is off
+        the disk, durably, and nothing that was given up as late can bring it back."""
+        return self._laid_out().settle()
+
     def note_uses(self, keys: Sequence[StoredKey]) -> None:
         """That these blocks were of use just now, for the order in which a restart tells of them."""
         self._laid_out().note_uses([block_name(key) for key in keys])

@@ -79,6 +79,10 @@ class Deleter:
         else:
             self._health.retry_now()
 
+    @property
+    def owes(self) -> bool:
+        return bool(self._owed)
+
     def pay(self) -> None:
         """Deletes what is owed, if anything; all of it, where nothing fails, after a few calls."""
         if self._owed:

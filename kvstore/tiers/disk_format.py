@@ -36,6 +36,7 @@ __all__ = [
     "ENTRY_VERSION",
     "FORMAT",
     "MAGIC",
+    "OWNER_MAX",
     "SUM_BYTES",
     "TABLES",
     "BlockEntry",
@@ -56,8 +57,10 @@ TABLES = ("meta", *NameKind, "blocks", "uses", "sessions")
 
 NO_PARENT = bytes(32)
 _BLOCK_NAME = struct.Struct(">II32s")
-_ENTRY = struct.Struct(">BIIQ32s16sIQ")
+_ENTRY = struct.Struct(">BIIQ32s16sIQQ")
 ENTRY_VERSION: Final = 3
+# Whoever keeps owners in arrays has a sign for them.
+OWNER_MAX = 2**63 - 1
 _GEOMETRY = struct.Struct(">QII")
 _ID = struct.Struct(">I")
 SUM_BYTES: Final = 16
@@ -128,6 +131,8 @@ class BlockEntry(Struct, frozen=True, kw_only=True, gc=False):
     checksum: bytes
     writer: WriterId
     created_ns: int
+    # The session that has committed the block, or 0.
+    owner: int = 0
 
     def pack(self, name: bytes) -> bytes:
         """For the block of this name, with a checksum over both."""
@@ -142,6 +147,7 @@ class BlockEntry(Struct, frozen=True, kw_only=True, gc=False):
             self.checksum,
             self.writer,
             self.created_ns,
+            self.owner,
         )
         return fields + record_sum("blocks", name, fields)
 
@@ -153,10 +159,12 @@ class BlockEntry(Struct, frozen=True, kw_only=True, gc=False):
         fields = record[: _ENTRY.size]
         if len(name) != _BLOCK_NAME.size or not record.endswith(record_sum("blocks", name, fields)):
             raise ValueError("wrong checksum of the block's entry")
-        _, segment, slot, size, parent, checksum, writer, created_ns = _ENTRY.unpack(fields)
+        _, segment, slot, size, parent, checksum, writer, created_ns, owner = _ENTRY.unpack(fields)
         namespace, tenant, _ = _BLOCK_NAME.unpack(name)
         if not (1 <= namespace <= ID_MAX and 1 <= tenant <= ID_MAX and 1 <= writer <= ID_MAX):
             raise ValueError(f"an id of {namespace}, {tenant} or {writer}, where 1 to {ID_MAX} are possible")
+        if owner > OWNER_MAX:
+            raise ValueError(f"an owner of {owner}, where 0 to {OWNER_MAX} are possible")
         return cls(
             segment=segment,
             slot=slot,
@@ -165,6 +173,7 @@ class BlockEntry(Struct, frozen=True, kw_only=True, gc=False):
             checksum=checksum,
             writer=WriterId(writer),
             created_ns=created_ns,
+            owner=owner,
         )
 
 

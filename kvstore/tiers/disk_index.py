@@ -15,7 +15,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from kvstore.core.types import BlockKey, StoredKey
-from kvstore.tiers.disk_format import ENTRY_VERSION, SUM_BYTES, BlockEntry
+from kvstore.tiers.disk_format import ENTRY_VERSION, OWNER_MAX, SUM_BYTES, BlockEntry
 from kvstore.tiers.names import ID_MAX
 
 __all__ = ["NO_PARENT", "FoundBlocks", "Places", "read_index"]
@@ -39,6 +39,7 @@ _FIELDS = [
     ("checksum", "V16"),
     ("writer", ">u4"),
     ("created_ns", ">u8"),
+    ("owner", ">u8"),
 ]
 NAME_BYTES, FIELDS_BYTES = np.dtype(_NAME).itemsize, np.dtype(_FIELDS).itemsize
 _BEFORE_NAME = b"blocks" + NAME_BYTES.to_bytes(4)
@@ -61,6 +62,7 @@ class FoundBlocks(Struct, frozen=True, kw_only=True):
     slot: NDArray[np.uint32]
     size: NDArray[np.uint64]
     created_ns: NDArray[np.uint64]
+    owner: NDArray[np.uint64]
 
     def __len__(self) -> int:
         return self.namespace.size
@@ -79,10 +81,14 @@ class FoundBlocks(Struct, frozen=True, kw_only=True):
         keys: list[BlockKey] = _digests(self.key).tolist()
         # One object for a key and for all that hang on it.
         above = [*keys, BlockKey(b"")]
-        columns = (column.tolist() for column in (parents, self.namespace, self.tenant, self.writer))
+        columns = (
+            column.tolist() for column in (parents, self.namespace, self.tenant, self.writer, self.owner)
+        )
         return [
-            StoredKey(namespace=namespace, tenant=tenant, key=key, parent=above[parent], writer=writer)
-            for key, parent, namespace, tenant, writer in zip(keys, *columns, strict=True)
+            StoredKey(
+                namespace=namespace, tenant=tenant, key=key, parent=above[parent], writer=writer, owner=owner
+            )
+            for key, parent, namespace, tenant, writer, owner in zip(keys, *columns, strict=True)
         ]
 
 
@@ -128,6 +134,7 @@ def _all_good(rows: NDArray[np.void]) -> bool:
         and (rows["version"] == ENTRY_VERSION).all()
         and (ids >= 1).all()
         and (ids <= ID_MAX).all()
+        and (rows["owner"] <= OWNER_MAX).all()
     )
 
 
@@ -150,6 +157,7 @@ def _columns(rows: NDArray[np.void]) -> FoundBlocks:
         slot=rows["slot"].astype(np.uint32),
         size=rows["size"].astype(np.uint64),
         created_ns=rows["created_ns"].astype(np.uint64),
+        owner=rows["owner"].astype(np.uint64),
     )
 
 

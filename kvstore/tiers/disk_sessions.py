@@ -71,6 +71,12 @@ class Sessions:
     def forget(self, names: Iterable[SessionName]) -> None:
         self._change({session_key(name): b"" for name in names})
 
+    @property
+    def owes(self) -> bool:
+        """Whether any is still to be forgotten."""
+        with self._lock:
+            return not all(self._pending.values())
+
     def flush(self) -> None:
         """Writes what couldn't be written before, if anything."""
         if self._pending:
@@ -111,7 +117,9 @@ class Sessions:
                 self._pending.pop(name, None)
                 self._pending[name] = record if self._weight(record) <= self._keys_max else b""
             while len(self._pending) > PENDING_MAX:
-                del self._pending[next(iter(self._pending))]
+                # Not what is to be forgotten, as long as there is anything else.
+                to_keep = (name for name, record in self._pending.items() if record)
+                del self._pending[next(to_keep, next(iter(self._pending)))]
             if self._health.must_wait:
                 return
             pending = self._pending

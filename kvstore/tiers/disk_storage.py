@@ -103,7 +103,7 @@ class Storage:
 
     def take_stock(self) -> Stock:
         """Anew, as it stands now. DiskFault where the index can't be read."""
-        return take_stock(self.folder, self._table, self.geometry, self.space.segments.numbers, self._counts)
+        return take_stock(self.folder, self._table, self.geometry, segments_in(self.folder), self._counts)
 
     def write(self, batch: Batch, block_bytes: int, pace: Pace) -> None:
         """All of it, durably, or DiskWriteFailed."""
@@ -121,6 +121,16 @@ class Storage:
             raise DiskWriteFailed(reason) from error
         self._health.succeeded()
         self.sessions.flush()
+
+    def settle(self) -> bool:
+        try:
+            # Behind every transaction before it, late ones too; what those have left is owed by then.
+            commit(self._threads, _pass)
+        except DiskFault:
+            return False
+        self.deleter.pay()
+        self.sessions.flush()
+        return not (self.deleter.owes or self.sessions.owes)
 
     def note_uses(self, names: Sequence[bytes]) -> None:
         """A use that can't be noted is one that never was."""
@@ -169,6 +179,10 @@ class Storage:
             self._counts.bad_entries += 1
             log.warning("%s: block %s is dropped: %s", self.folder, name.hex(), wrong[name].why)
         return [key_of_name(name) for name in gone]
+
+
+def _pass() -> None:
+    """To have had one's turn is all."""
 
 
 def _fit_index(folder: Path, table: BlockTable, geometry: Geometry, cap_bytes: int, count: int) -> int:

@@ -30,8 +30,8 @@ READ_THREADS = 2
 
 
 class Movers:
-    """What the disk is told has no bound of its own: there are never more deletes than blocks on disk, and the
-    core tells the rest in batches.
+    """What the disk is told has no bound of its own: there are never more deletes than blocks on disk, and
+    the core tells the rest in batches.
 
     `rates` learns what pieces take. `in_flight_bytes_max` is what the core starts in a link at the most.
     """

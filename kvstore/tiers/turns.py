@@ -2,8 +2,8 @@
 
 A transfer stands where it would if each step of urgency were `AGEING_SECONDS` of waiting. So the more urgent
 goes first, of equals the older, and nothing waits for ever. Its place never changes: one that has given way
-goes on before all that came after it. What the disk is told keeps its place among the writes: what was given before
-it is done before it, what comes later after it.
+goes on before all that came after it. What the disk is told keeps its place among the writes: what was given
+before it is done before it, what comes later after it.
 
 No thread and no clock here: times come in as numbers.
 """

@@ -10,7 +10,7 @@ __all__ = ["Fuzz"]
 
 TURNS = 200
 # Those of `make_store`, and neither a second store nor engines that make unary calls.
-DEFAULTS = {
+DEFAULTS: dict[str, float] = {
     "engines": 2,
     "gpu_frames": 16,
     "cpu_frames": 0,
@@ -20,6 +20,7 @@ DEFAULTS = {
     "transfers_per_link_max": 2,
     "forget_lot_blocks": 1_024,
     "retained_blocks_max": 0,
+    "forget_share": 0.004,
     "restart_share": 0,
     "single_share": 0,
 }

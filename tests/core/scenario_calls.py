@@ -10,16 +10,18 @@ from kvstore.core.events import (
     KeepAlive,
     Lookup,
     Operation,
+    Prefetch,
+    Retain,
     Single,
     Step,
     TetherOpened,
     TethersClosed,
 )
-from kvstore.core.types import NamespaceId, SequenceState, StepNumber, WriterId
+from kvstore.core.types import BlockKey, NamespaceId, SequenceState, StepNumber, Tier, WriterId
 from tests.core.scenario_engine import Engine
 from tests.core.scenario_operations import parse_operation
 from tests.core.scenario_scene import Scene
-from tests.core.scenario_words import Line, ScenarioError, number_of
+from tests.core.scenario_words import Line, ScenarioError, number_of, seconds_of
 
 __all__ = ["call_engine"]
 
@@ -135,6 +137,42 @@ def _lookup(scene: Scene, engine: Engine, line: Line, below: list[Line]) -> list
     return scene.handle(event)[1]
 
 
+def _prefetch(scene: Scene, engine: Engine, line: Line, below: list[Line]) -> list[str]:
+    """`prefetch A0..A3` or `prefetch session chat`; `, gpu`."""
+    keys, session = _named(scene, line)
+    event = Prefetch(
+        time=scene.world.time,
+        engine=engine.id,
+        block_keys=keys,
+        session=session,
+        target=Tier.GPU if line.one_of("cpu", "gpu") == "gpu" else Tier.CPU,
+        tenant=line.value("tenant"),
+    )
+    return scene.handle(event)[1]
+
+
+def _retain(scene: Scene, engine: Engine, line: Line, below: list[Line]) -> list[str]:
+    """`retain A0..A3` or `retain session chat`; `, seconds 5`, `, priority 1`."""
+    keys, session = _named(scene, line)
+    event = Retain(
+        time=scene.world.time,
+        engine=engine.id,
+        ttl_seconds=seconds_of(line.value("seconds", "60")),
+        block_keys=keys,
+        session=session,
+        priority=line.number("priority", 0),
+        tenant=line.value("tenant"),
+    )
+    return scene.handle(event)[1]
+
+
+def _named(scene: Scene, line: Line) -> tuple[tuple[BlockKey, ...], str]:
+    words = line.rest()
+    if words[:1] == ["session"] and len(words) == 2:
+        return (), words[1]
+    return scene.names.parse(words).keys, ""
+
+
 def _detach(scene: Scene, engine: Engine, line: Line, below: list[Line]) -> list[str]:
     return scene.handle(Detach(time=scene.world.time, engine=engine.id))[1]
 
@@ -192,6 +230,8 @@ _VERBS: dict[str, Callable[[Scene, Engine, Line, list[Line]], list[str]]] = {
     "single": _single,
     "keepalive": _keepalive,
     "lookup": _lookup,
+    "prefetch": _prefetch,
+    "retain": _retain,
     "detach": _detach,
     "dies": _dies,
     "write": _write,

@@ -3,7 +3,9 @@
 import re
 from collections.abc import Callable
 
-from kvstore.core.types import Tier
+from kvstore.core.effects import ForgetAnswer
+from kvstore.core.events import Forget, ForgetOn
+from kvstore.core.types import NamespaceId, Tier, WriterId
 from tests.core.scenario_calls import call_engine
 from tests.core.scenario_scene import Scene
 from tests.core.scenario_words import Line, ScenarioError, seconds_of
@@ -77,6 +79,36 @@ def _wait(scene: Scene, line: Line) -> list[str]:
     return list(dict.fromkeys(lines))
 
 
+def _forget(scene: Scene, line: Line) -> list[str]:
+    """`forget session chat`, `… tenant b`, `… namespace 2`, `… engine E1`, `forget goes on`."""
+    kind, name = line.word("what"), line.word("its name")
+    if (kind, name) == ("goes", "on") and scene.forget is not None:
+        return scene.handle(ForgetOn(time=scene.world.time, forget=scene.forget))[1]
+    if kind not in ("session", "tenant", "namespace", "engine"):
+        raise ScenarioError(
+            "forget session NAME, tenant NAME, namespace NUMBER, engine E1, or `forget goes on`"
+        )
+    event = Forget(
+        time=scene.world.time,
+        session=name if kind == "session" else "",
+        tenant=name if kind == "tenant" else line.value("tenant"),
+        namespace=NamespaceId(int(name) if kind == "namespace" else 0),
+        writers=(WriterId(int(name[1:])),) if kind == "engine" else (),
+        whole_chain=line.flag("whole"),
+    )
+    effects, lines = scene.handle(event)
+    if isinstance(effects.answer, ForgetAnswer):
+        scene.forget = effects.answer.forget
+    return lines
+
+
+def _synced(scene: Scene, line: Line) -> list[str]:
+    """The disk answers the oldest question: `synced`, or `synced, failed`."""
+    if not scene.world.syncs:
+        raise ScenarioError("the disk has not been asked")
+    return scene.telling.effects(scene.world.end_sync(failed=line.flag("failed")))
+
+
 def _usage(scene: Scene, line: Line) -> list[str]:
     return scene.telling.usage(scene.world.store.usage())
 
@@ -98,6 +130,8 @@ def _restart(scene: Scene, line: Line) -> list[str]:
 
 _COMMANDS: dict[str, Callable[[Scene, Line], list[str]]] = {
     "end": _end,
+    "forget": _forget,
+    "synced": _synced,
     "tick": _tick,
     "wait": _wait,
     "usage": _usage,

@@ -11,6 +11,7 @@ from kvstore.core.effects import Effects
 from kvstore.core.errors import KVStoreError
 from kvstore.core.events import BlocksFound, Event, Operation
 from kvstore.core.invariants import check_invariants
+from kvstore.core.types import ForgetId
 from tests.core.scenario_engine import Engine
 from tests.core.scenario_telling import Telling
 from tests.core.scenario_texts import Names
@@ -29,6 +30,9 @@ class Config:
     disk: int
     drop: int
     batch: int
+    # Blocks that a tenant may have retained, and blocks that a Forget takes out at once.
+    retain: int
+    lot: int
 
     @classmethod
     def parse(cls, line: Line) -> "Config":
@@ -40,6 +44,8 @@ class Config:
             disk=line.number("disk", 0),
             drop=line.number("drop", 0),
             batch=line.number("batch", 32),
+            retain=line.number("retain", 0),
+            lot=line.number("lot", 1_024),
         )
         line.done()
         return config
@@ -62,6 +68,8 @@ class Scene:
     early: bool
     engines: dict[int, Engine] = field(default_factory=dict)
     telling: Telling = field(default_factory=lambda: Telling(Names()))
+    # The last thing that was to be forgotten.
+    forget: ForgetId | None = None
     world: World = field(init=False)
 
     def __post_init__(self) -> None:
@@ -100,6 +108,8 @@ class Scene:
             disk_frames=config.disk,
             drop_tokens_max=config.drop,
             transfer_blocks_max=config.batch,
+            retained_blocks_max=config.retain,
+            forget_lot_blocks=config.lot,
         )
         world = World(store)
         world.random = _Moment(early=self.early)

@@ -12,11 +12,14 @@ from kvstore.core.effects import (
     Decision,
     DiskNote,
     Effects,
+    ForgetAnswer,
     ForkResult,
     KeepAliveAnswer,
     LookupAnswer,
     Notice,
+    PrefetchAnswer,
     Result,
+    RetainAnswer,
     SequenceMoved,
     SessionsForgotten,
     SessionsKept,
@@ -65,10 +68,25 @@ class Telling:
                 lines.append("attached" if answer.created else "attached before: the same engine")
             case LookupAnswer() as answer:
                 lines.append(_found(answer.blocks_by_tier, "block"))
+            case PrefetchAnswer() as answer:
+                lines.append(f"{answer.blocks_started} on their way up")
+            case RetainAnswer() as answer:
+                lines.append(f"{answer.blocks_retained} retained")
+            case ForgetAnswer() as answer:
+                end = (
+                    "done"
+                    if answer.done
+                    else "there are more"
+                    if answer.lots_left
+                    else "the disk is waited for"
+                )
+                lines.append(f"{answer.blocks_forgotten} forgotten, {end}")
         for delete in effects.deletes:
             lines.append(f"delete from disk: {self._blocks(delete.keys)}")
         for note in effects.notes:
             lines += self._note(note)
+        if effects.syncs:
+            lines.append("disk is asked whether all is deleted")
         lines += [self._transfer(transfer) for transfer in effects.transfers]
         if effects.wake:
             lines.append("wake " + " ".join(engine_name(engine) for engine in effects.wake))

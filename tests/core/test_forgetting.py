@@ -112,6 +112,19 @@ def test_what_others_use_of_a_session_stays_unless_all_of_its_chain_is_meant() -
     assert cached(caller, (*prompt, *text(12, 8))) == 0
 
 
+def test_the_chain_of_a_turn_that_runs_counts_too() -> None:
+    world = make_world()
+    caller = Caller(world)
+    turn(caller, 1, text(1, 8), session="one")
+    world.drain()
+    # Found, and nothing committed behind it.
+    caller.allocate(2, 9, keys_of(text(1, 8)), session="two")
+    assert forget(world, session="two").blocks_forgotten == 0
+    world.drain()
+    assert forget(world, session="two", whole_chain=True).blocks_forgotten == 2
+    assert cached(caller, text(1, 8)) == 0
+
+
 def test_what_hangs_on_a_sessions_block_keeps_it_though_nobody_has_used_it() -> None:
     """Two have computed the same prompt at the same time, and the other's answer hangs on it."""
     world = make_world()

@@ -362,7 +362,7 @@ def test_case_4_18_an_index_that_was_cut_off_ends_nothing(tmp_path):
             write(tier, [key])
     size = (tmp_path / "whole" / "data.mdb").stat().st_size
     whole = 0
-    for kept in range(0, size, size // 16 // 4096 * 4096):
+    for kept in range(0, size, size // 6 // 4096 * 4096):
         folder = tmp_path / str(kept)
         shutil.copytree(tmp_path / "whole", folder)
         os.truncate(folder / "data.mdb", kept)

@@ -279,13 +279,13 @@ def test_deletes_stay_between_the_writes_that_they_were_given_between():
         done.append(f"write {part.transfer.id}")
         return PieceEnd()
 
-    house = House(move, piece_bytes=0, delete=lambda delete: done.append("delete"))
+    house = House(move, piece_bytes=0, tell=lambda told: done.append("delete"))
     house.mover.put(transfer(1, 1, Urgency.BACKGROUND))
     assert begun.wait(WAIT)
     house.mover.put(transfer(2, 1, Urgency.BACKGROUND))
-    house.mover.put_delete(DiskDelete(keys=()))
+    house.mover.put_told(DiskDelete(keys=()))
     house.mover.put(transfer(3, 1, Urgency.ASKED))
-    house.mover.put_delete(DiskDelete(keys=()))
+    house.mover.put_told(DiskDelete(keys=()))
     go.set()
     for _ in range(3):
         house.next()
