@@ -1,6 +1,7 @@
 """The disk tier seen from an engine: rows of groups 4 to 6 that need the whole service (tests/CASES.md)."""
 
 import os
+import resource
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -167,7 +168,7 @@ def test_the_folder_of_a_killed_service_needs_no_help(
     """Killed in the middle of writing, again and again: each time it starts and serves what it has."""
     service = make_service(*flags)
     committed: list[range] = []
-    for turn in range(4):
+    for turn in range(3):
         service.start()
         with service.stub() as stub, Engine(stub) as engine:
             for keys in committed:
@@ -219,3 +220,25 @@ def settled(stub: KVStoreStub, engine: Engine) -> pb.Usage:
 
     calm, last = 0, list[pb.TierUsage]()
     return until(look, lambda seen: seen[0] >= 20)[1]
+
+
+def test_case_4_17_a_disk_that_fails_is_nothing_to_the_engine(
+    make_service: MakeService, flags: tuple[str, ...]
+) -> None:
+    """No file of the service may grow any more: what is to be saved isn't, and nobody else notices."""
+    service = make_service(*flags).start()
+    with service.stub() as stub, Engine(stub) as engine:
+        finish_turn(stub, engine, 1, range(6), "chat")
+        assert service.process is not None
+        resource.prlimit(service.process.pid, resource.RLIMIT_FSIZE, (1 << 16, 1 << 16))
+        turn = 1
+        while not disk_of(stub).degraded:
+            keys = range(100 * turn, 100 * turn + 12)
+            fill(engine, 2, keys, session=f"lost {turn}")
+            engine.step(free(2, pb.FreeRequest.SESSION))
+            assert engine.step().step == engine.steps
+            turn += 1
+            assert turn < 60, "the disk was to fail"
+        assert disk_of(stub).degraded_reason
+        assert blocks_found(stub, engine, keys) == 12
+    assert service.end() == 0
