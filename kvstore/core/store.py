@@ -121,8 +121,8 @@ class Store:
     def _start_transfers(self, time: float) -> list[Transfer]:
         """What can't even be begun fails at once, and makes room for others."""
         started = self.links.start(time)
-        while (refused := self.links.take_refused()).size:
-            self.swaps.refuse(refused)
+        while self.links.refused:
+            self.swaps.refuse(self.links.take_refused())
             self._woken.update(self.admission.engines_waiting())
             started += self.links.start(time)
         return started
