@@ -48,6 +48,7 @@ from kvstore.core.granting import Granting
 from kvstore.core.growing import Growing
 from kvstore.core.leaving import Leaving
 from kvstore.core.links import Links
+from kvstore.core.losing import lose_on_disk
 from kvstore.core.membership import Membership
 from kvstore.core.memory import Memory
 from kvstore.core.phases import Phases
@@ -167,7 +168,7 @@ class Store:
                 self.links.return_frames(event.transfer, event.positions)
                 self.memory.room_was_made = True
             case BlocksLost():
-                self.swaps.lose_on_disk(event.keys)
+                lose_on_disk(self.memory, self.links, self.swaps, event.keys)
             case BlocksFound():
                 self._restore(event)
         return Done()

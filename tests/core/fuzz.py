@@ -18,6 +18,7 @@ DEFAULTS = {
     "drop_tokens_max": 8,
     "transfer_blocks_max": 32,
     "transfers_per_link_max": 2,
+    "queue_blocks_max": 65_536,
     "restart_share": 0,
     "single_share": 0,
 }
