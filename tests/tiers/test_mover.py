@@ -148,6 +148,27 @@ def test_what_is_not_begun_at_the_end_fails_and_what_is_under_way_ends_with_its_
     assert house.mover.join(WAIT)
 
 
+def test_under_a_slow_limit_a_transfer_gives_way_after_less():
+    sizes: list[tuple[int, int]] = []
+
+    def move(part: Part) -> PieceEnd:
+        sizes.append((part.transfer.id, part.stop - part.start))
+        return PieceEnd()
+
+    bucket = TokenBucket(RealClock(), 35 * FRAME)  # Three and a half frames in a tenth of a second.
+    house = House(move, piece_bytes=8 * FRAME, bucket=bucket)
+    house.mover.put(transfer(1, 7))
+    house.next()
+    bucket.set_rate(1)
+    house.mover.put(transfer(2, 2))
+    house.next()
+    bucket.set_rate(0)
+    house.mover.put(transfer(3, 9))
+    house.next()
+    assert sizes == [(1, 3), (1, 3), (1, 1), (2, 1), (2, 1), (3, 8), (3, 1)]
+    house.close()
+
+
 # ----------------------------------------------------------------------------- late reads
 
 
@@ -364,7 +385,9 @@ def test_case_6_01_starting_thousands_of_copies_waits_for_none_and_neighbours_mo
         movers.set_rate(COPY, 0)
         assert {ends.get(timeout=WAIT) for _ in jobs} == {job.id for job in jobs}
         assert np.array_equal(gpu.frames(0), cpu.frames(0))
-        assert sorted(copies) == [(start, start, 100) for start in range(0, blocks, 100)]
+        assert sum(count for _, _, count in copies) == blocks
+        # One a transfer, but for the first blocks, which went and stood under the limit.
+        assert len(copies) <= len(jobs) + 2
         assert movers.close(WAIT)
 
 
