@@ -20,6 +20,7 @@ from kvstore.tiers.movers import COPY_PIECE_BYTES, READ_PIECE_BYTES, Movers
 from kvstore.tiers.moves import Part, PieceEnd
 from kvstore.tiers.pacing import RealClock, TokenBucket
 from kvstore.tiers.pool import HostPool
+from kvstore.tiers.rates import LinkRates
 from kvstore.tiers.turns import GiveWay
 from tests.tiers.helpers import chain, open_tier
 
@@ -344,6 +345,31 @@ def test_a_failed_lot_under_a_slow_limit_takes_the_lots_before_it_back(tmp_path,
             assert ends.get(timeout=WAIT) == ((0, 1, 2, 3) if number == 1 else ())
             assert disk.held_blocks == (0 if number == 1 else 4)
         assert batches == [1] * 7
+        assert movers.close(WAIT)
+    disk.close()
+
+
+def test_what_the_disk_does_under_a_limit_says_nothing_of_what_it_can_do(tmp_path):
+    """Otherwise a share of what is measured would be a share of that share before long."""
+    disk, rates = open_tier(tmp_path, size=60_000), LinkRates()
+    ends: queue.SimpleQueue = queue.SimpleQueue()
+    link = (Tier.CPU, Tier.DISK)
+    with HostPool("gpu", 2, 60_000, 1) as gpu, HostPool("cpu", 8, 60_000, 1) as cpu:
+        movers = Movers(gpu, cpu, disk, lambda id, failed, late: ends.put(failed), rates=rates)
+        for number, rate in ((0, 1e6), (4, 0)):
+            movers.set_rate(link, rate)
+            frames = tuple(map(Frame, range(number, number + 4)))
+            job = Transfer(
+                id=TransferId(number),
+                source=Tier.CPU,
+                target=Tier.DISK,
+                source_frames=frames,
+                target_frames=frames,
+                keys=tuple(chain(8)[number : number + 4]),
+            )
+            movers.start([job], [])
+            assert ends.get(timeout=WAIT) == ()
+            assert rates.rate(link).samples == (0 if rate else 1)
         assert movers.close(WAIT)
     disk.close()
 
