@@ -33,6 +33,9 @@ def serve(
             help="Delete what another format or another layout has left in the folder of --disk.",
         ),
     ] = False,
+    scrub: Annotated[
+        str, typer.Option(help="Bytes a second at which what is on disk is looked at for damage; 0: never.")
+    ] = "8MiB",
     tenant: Annotated[
         list[str] | None,
         typer.Option(help="A tenant that may be named; repeatable, the first is default."),
@@ -92,6 +95,7 @@ def serve(
         disk=disk,
         disk_bytes=disk_bytes,
         wipe_incompatible=wipe_incompatible,
+        scrub=scrub,
         tenants=tenant or (),
         lease=lease,
         engines_max=engines_max,

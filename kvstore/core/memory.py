@@ -36,7 +36,7 @@ class Memory:
         eviction.begin(self.blocks.capacity)
         self.room = Room(self.blocks, self.pools, self.prefix, eviction)
         self.watermarks = WatermarkTable(config)
-        self.recency = Recency(self.blocks)
+        self.recency = Recency(self.blocks, has_disk=config.disk_frames > 0)
         self.retained = Retained(self.blocks, eviction)
         self.blocks_evicted = [0 for _ in Tier]
         # Blocks that were not brought to a tier, though it was wished for, for want of room or time; of the
@@ -281,6 +281,7 @@ class Memory:
         """Takes out of every tier what of these indexed blocks nobody uses, tails first. What a
         transfer still moves goes when that has ended (`discard_again`)."""
         self.blocks.unwanted[rows] = True
+        self.blocks.to_disk[rows] = False
         rows = rows[np.argsort(-self.blocks.depth[rows], kind="stable")]
         for tier in Tier:
             self.evict(tier, self.room.removable(tier, rows[self.blocks.indexed[rows]]))

@@ -132,7 +132,7 @@ class Store:
         news = self._news
         news.woken = {}
         self.memory.room_was_made = False
-        self.memory.retained.time = event.time
+        self.memory.retained.now = event.time
         answer = self._apply(event)
         if self.memory.room_was_made:
             # Who waits for frames may find some now: no news, but a reason to ask again.

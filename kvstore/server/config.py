@@ -42,6 +42,8 @@ class ServeConfig:
     disk_bytes: int = 0
     # What another format or another layout has left in the disk's folder may be deleted.
     wipe_incompatible: bool = False
+    # The rate, in a second, at which all that is on disk is looked at for damage; 0: never.
+    scrub_bytes: int = 0
     tenants: tuple[str, ...] = ("default",)
     lease_seconds: float = 10.0
     engines_max: int = 64
@@ -145,6 +147,7 @@ def parse_config(
     disk: str | None = None,
     disk_bytes: str = "0",
     wipe_incompatible: bool = False,
+    scrub: str = "0",
     tenants: Sequence[str] = (),
     lease: float = 10.0,
     engines_max: int = 64,
@@ -178,6 +181,7 @@ def parse_config(
         disk_path=Path(disk).absolute() if disk is not None else None,
         disk_bytes=disk_bytes_max,
         wipe_incompatible=wipe_incompatible,
+        scrub_bytes=parse_size(scrub, flag="--scrub"),
         tenants=tuple(tenants) or ("default",),
         lease_seconds=lease,
         engines_max=engines_max,

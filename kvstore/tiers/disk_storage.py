@@ -103,7 +103,7 @@ class Storage:
 
     def take_stock(self) -> Stock:
         """Anew, as it stands now. DiskFault where the index can't be read."""
-        return take_stock(self.folder, self._table, self.geometry, self.space.segments.numbers, self._counts)
+        return take_stock(self.folder, self._table, self.geometry, segments_in(self.folder), self._counts)
 
     def write(self, batch: Batch, block_bytes: int, pace: Pace) -> None:
         """All of it, durably, or DiskWriteFailed."""

@@ -18,7 +18,7 @@ DEFAULTS: dict[str, float] = {
     "drop_tokens_max": 8,
     "transfer_blocks_max": 32,
     "transfers_per_link_max": 2,
-    "forget_lot_blocks": 1_024,
+    "forget_lot_blocks": 512,
     "retained_blocks_max": 0,
     "forget_share": 0.004,
     "restart_share": 0,
