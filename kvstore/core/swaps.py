@@ -210,7 +210,7 @@ class Swaps:
 
     # ------------------------------------------------------------------------ forgetting
 
-    def lose(self, rows: Rows) -> None:
+    def deny(self, rows: Rows) -> None:
         """Whoever waits for these on the GPU is not to have them: as if their loads had failed."""
         self._serve(GPU, rows, failed=True)
 
@@ -222,7 +222,7 @@ class Swaps:
             sequence.first_failed = first if failed is None else min(first, failed)
         elif sequence.state is SWAPPING_IN:
             # What has come is on the GPU; for the rest it waits.
-            self.lose(np.array([row for row in sequence.claimed if row in lost], np.intp))
+            self.deny(np.array([row for row in sequence.claimed if row in lost], np.intp))
         else:
             gone = np.array(sequence.claimed[first:], np.intp)
             sequence.rows, sequence.claimed = sequence.rows[:first], sequence.claimed[:first]
