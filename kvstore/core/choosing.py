@@ -26,7 +26,7 @@ class Choosing:
         self._late = late
         self._ahead = ahead
         # Rows that were to be read while the device is stuck.
-        self._refused: list[int] = []
+        self.refused: list[int] = []
 
     def next(self, lane: Lane) -> Rows:
         """Rows of the lane's next transfer, their target frames taken; perhaps none."""
@@ -43,7 +43,8 @@ class Choosing:
 
     def take_refused(self) -> Rows:
         """Blocks that are not read now, since the device is stuck: who waits for them is to be told."""
-        refused, self._refused = np.array(self._refused, np.intp), []
+        refused = np.array(self.refused, np.intp)
+        self.refused.clear()
         return refused
 
     def _next_load(self, rows: Rows) -> Rows:
@@ -60,7 +61,7 @@ class Choosing:
         self._lanes[LOAD, ASKED].ask(rows[blocks.valid[CPU][rows]].tolist())
         rows = rows[(blocks.frame[CPU][rows] == NO_FRAME) & blocks.valid[DISK][rows]]
         if self._late.too_many:
-            self._refused += rows.tolist()
+            self.refused += rows.tolist()
             return NO_ROWS
         fitting = self._take_frames(CPU, rows)
         lane.put_back(rows[fitting.size :])

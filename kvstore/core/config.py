@@ -58,6 +58,8 @@ class StoreConfig:
             ("transfer_blocks_max", 1),
             ("transfers_per_link_max", 1),
             ("queue_blocks_max", 1),
+            ("retained_blocks_max", 0),
+            ("forget_lot_blocks", 1),
         ):
             value = getattr(self, name)
             if value < low:

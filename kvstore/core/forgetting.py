@@ -348,7 +348,7 @@ class Forgetting:
         job.forgotten += rows.size
         # A sequence that waits for a block must not come to see it; what was its own before, it may.
         unfilled = rows[blocks.unfilled(rows)]
-        self._swaps.lose(unfilled[blocks.claims[unfilled] == 0])
+        self._swaps.deny(unfilled[blocks.claims[unfilled] == 0])
         job.moving = np.concatenate([job.moving, self._leave_disk(rows)])
         self._memory.collect(rows)
 

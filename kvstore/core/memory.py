@@ -1,16 +1,13 @@
 """Replicas of blocks: taking frames, and giving them back. What may go is said in `room.py`."""
 
-from collections.abc import Iterable
-
 import numpy as np
-from numpy.typing import NDArray
 
 from kvstore.core.blocks import NO_FRAME, NO_OWNER, NO_ROW, NO_ROWS, Blocks
 from kvstore.core.config import StoreConfig
 from kvstore.core.errors import check
 from kvstore.core.pool import FramePool, Frames
 from kvstore.core.ports import EvictionPolicy
-from kvstore.core.prefix import PrefixIndex, domain_id, domain_parts
+from kvstore.core.prefix import PrefixIndex, domain_parts
 from kvstore.core.recency import Recency
 from kvstore.core.retained import Retained
 from kvstore.core.room import Room
@@ -95,7 +92,7 @@ class Memory:
             return True
         wanted = count + spare - free
         queued = self.blocks.queued[tier]
-        victims = self.room.victims(tier, wanted, spared=None if tier is DISK else self._uncopied)
+        victims = self.room.victims(tier, wanted, spared=None if tier is DISK else self.room.uncopied)
         if len(victims) < wanted and tier is not DISK:
             victims = self.room.victims(tier, wanted, spared=lambda rows: queued[rows])
         if len(victims) < wanted and not in_background:
@@ -111,14 +108,6 @@ class Memory:
         if count > free:
             self.evict(tier, victims[: count - free])
         return True
-
-    def _uncopied(self, rows: Rows) -> NDArray[np.bool_]:
-        """Whether each block of the GPU or CPU tier waits for its copy down, or is wanted on disk and has
-        none below."""
-        blocks = self.blocks
-        waiting = blocks.queued[GPU][rows] | blocks.queued[CPU][rows]
-        uncopied: NDArray[np.bool_] = waiting | (blocks.to_disk[rows] & ~blocks.valid[DISK][rows])
-        return uncopied
 
     def add_replicas(self, tier: Tier, rows: Rows) -> None:
         """Gives each block a frame in the tier, still to be filled. There is room."""
@@ -302,13 +291,6 @@ class Memory:
         if np.count_nonzero(below):
             best[below] += ~on_cpu[rows[below]]
         return best
-
-    def stored_rows(self, keys: Iterable[StoredKey]) -> Rows:
-        """Of these keys the blocks that can be found and have a valid copy on disk."""
-        found = [self.prefix.find(domain_id(key.namespace, key.tenant), key.key) for key in keys]
-        rows = np.unique(np.array([row for row in found if row is not None], np.intp))
-        stored: Rows = rows[self.blocks.valid[DISK][rows]]
-        return stored
 
     def _is_stored_again(self, row: int) -> bool:
         """Whether the bytes on disk under the block's key are those of a later block."""

@@ -62,6 +62,7 @@ from kvstore.core.granting import Granting
 from kvstore.core.growing import Growing
 from kvstore.core.leaving import Leaving
 from kvstore.core.links import Links
+from kvstore.core.losing import lose_on_disk
 from kvstore.core.membership import Membership
 from kvstore.core.memory import Memory
 from kvstore.core.news import News
@@ -166,8 +167,8 @@ class Store:
     def _start_transfers(self, time: float) -> list[Transfer]:
         """What can't even be begun fails at once, and makes room for others."""
         started = self.links.start(time)
-        while (refused := self.links.take_refused()).size:
-            self.swaps.refuse(refused)
+        while self.links.refused:
+            self.swaps.refuse(self.links.take_refused())
             self._news.woken.update(self.admission.engines_waiting())
             started += self.links.start(time)
         return started
@@ -242,7 +243,7 @@ class Store:
                 self.links.return_frames(event.transfer, event.positions)
                 self.memory.room_was_made = True
             case BlocksLost():
-                self.swaps.lose_on_disk(event.keys)
+                lose_on_disk(self.memory, self.links, self.swaps, event.keys)
             case BlocksFound():
                 self._restore(event)
             case SetLimits():

@@ -21,6 +21,7 @@ DEFAULTS: dict[str, float] = {
     "forget_lot_blocks": 512,
     "retained_blocks_max": 0,
     "forget_share": 0.004,
+    "queue_blocks_max": 65_536,
     "restart_share": 0,
     "single_share": 0,
     "drain_share": 0,

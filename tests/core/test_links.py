@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 
 from kvstore.core.errors import ConfigInvalid
-from kvstore.core.types import Retention, SequenceState, Tier, Urgency
+from kvstore.core.types import DomainId, Retention, SequenceState, Tier, Urgency
 from tests.core.caller import Caller
 from tests.core.ops import allocate, free, swap_in, swap_out
 from tests.core.world import World, keys_of, make_store, text
@@ -292,7 +292,7 @@ def test_what_is_forgotten_before_it_came_to_disk_is_counted() -> None:
     assert shed(caller)[Tier.DISK] > 0
 
 
-def _domains(caller: Caller) -> set[int]:
+def _domains(caller: Caller) -> set[DomainId]:
     return {domain for (domain, _), _ in caller.world.store.memory.prefix.entries()}
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from kvstore.core.losing import stored_rows
 from kvstore.core.types import SequenceState, StoredKey, Tier
 from kvstore.sim.texts import Content
 from tests.core.caller import Caller, moves
@@ -67,7 +68,7 @@ def test_a_copy_on_the_gpu_alone_is_copied_down_again() -> None:
     for number in (5, 6):
         caller.cache(text(number, 8), session="t")
         caller.world.drain()
-    assert not any(blocks.valid[Tier.CPU][row] for row in caller.world.store.memory.stored_rows(STORED))
+    assert not any(blocks.valid[Tier.CPU][row] for row in stored_rows(caller.world.store.memory, STORED))
     lose(caller, 0)
     caller.world.drain()
     assert {key.key for key in caller.world.shadow.disk.find()} >= set(KEYS)

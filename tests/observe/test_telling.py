@@ -73,7 +73,7 @@ def test_what_a_story_knows_is_so(tmp_path: Path, seed: int, sizes: dict[str, in
 
 def test_a_story_names_each_transfer_of_a_frame_once(tmp_path: Path) -> None:
     """Begun, and ended well or badly."""
-    run = Fuzz(12, cpu_frames=12, disk_frames=20)
+    run = Fuzz(13, cpu_frames=12, disk_frames=20)
     with journaled(run.world.store, tmp_path):
         while run.turn():
             pass

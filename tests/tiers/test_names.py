@@ -91,8 +91,8 @@ def test_reserved_ids_are_not_given_out():
 
 def test_what_is_known_can_be_looked_up_and_is_not_added() -> None:
     names = Names()
-    fingerprint, sizes = b"f" * 32, (6000, 4, 1, {})
-    namespace = names.namespace_id(fingerprint, *sizes)
+    fingerprint = b"f" * 32
+    namespace = names.namespace_id(fingerprint, 6000, 4, 1, {})
     first, second = names.writer_id("engine", "build 1"), names.writer_id("engine", "build 2")
     names.writer_id("engine-2", "build 1")
     assert names.find_namespace(fingerprint) == namespace
