@@ -182,7 +182,7 @@ class Storage:
 
 
 def _pass() -> None:
-    """To have had one's turn is all."""
+    """Nothing stays taken: to have had one's turn is all."""
 
 
 def _fit_index(folder: Path, table: BlockTable, geometry: Geometry, cap_bytes: int, count: int) -> int:
@@ -209,7 +209,3 @@ def remove_segments(folder: Path, files: Files) -> None:
 
 def at_once(size_bytes: int) -> None:
     """No limit on the rate."""
-
-
-def _pass() -> None:
-    """Nothing is taken by a look into the index."""
