@@ -210,16 +210,17 @@ def test_a_burst_larger_than_the_cpu_tier_loses_nothing_in_silence(
 def settled(stub: KVStoreStub, engine: Engine) -> pb.Usage:
     """When nothing is on its way, nor has been for some looks in a row: the store also acts on its own."""
 
-    def look() -> tuple[int, pb.Usage]:
-        nonlocal calm, last
-        engine.step()
-        usage = stub.GetUsage(pb.GetUsageRequest())
-        is_calm = last == list(usage.tiers) and not any(each.frames_pinned for each in usage.tiers)
-        calm, last = calm + 1 if is_calm else 0, list(usage.tiers)
-        return calm, usage
+    looks: list[pb.Usage] = []
 
-    calm, last = 0, list[pb.TierUsage]()
-    return until(look, lambda seen: seen[0] >= 20)[1]
+    def look() -> bool:
+        engine.step()
+        looks.append(stub.GetUsage(pb.GetUsageRequest()))
+        last = [list(usage.tiers) for usage in looks[-20:]]
+        pinned = any(each.frames_pinned for each in last[-1])
+        return not pinned and len(last) == 20 and all(tiers == last[0] for tiers in last)
+
+    until(look, bool)
+    return looks[-1]
 
 
 def test_case_4_17_a_disk_that_fails_is_nothing_to_the_engine(

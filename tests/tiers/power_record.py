@@ -25,7 +25,7 @@ import pytest
 from tests.tiers.lmdb_door import DATA_FILE, LmdbDoor
 from tests.tiers.promises import NEVER, Deed
 
-__all__ = ["Commit", "Event", "FolderSync", "Inode", "Log", "Name", "Sync", "Write", "recorded"]
+__all__ = ["Commit", "Event", "Inode", "Log", "Name", "Sync", "Write", "recorded"]
 
 SITE_FRAMES = 3
 
@@ -51,11 +51,8 @@ class Size(Event):
 
 @dataclass(slots=True, eq=False)
 class Sync(Event):
-    site: str = ""
+    """Of a file, or of the folder: then of names."""
 
-
-@dataclass(slots=True, eq=False)
-class FolderSync(Event):
     site: str = ""
 
 
@@ -88,7 +85,7 @@ class Name(Event):
 class Log:
     folder: Path
     names: dict[str, list[Name]] = field(default_factory=dict)
-    folder_syncs: list[FolderSync] = field(default_factory=list)
+    folder_syncs: list[Sync] = field(default_factory=list)
     deeds: list[Deed] = field(default_factory=list)
     # The cap with which the folder was opened, from when on.
     caps: list[tuple[int, int]] = field(default_factory=list)
@@ -111,9 +108,11 @@ class Log:
         found = {id(name.inode): name.inode for names in self.names.values() for name in names}
         return [inode for inode in found.values() if inode is not None]
 
+    def syncs(self) -> list[Sync]:
+        return [*(sync for inode in self.inodes() for sync in inode.syncs), *self.folder_syncs]
+
     def sites(self) -> set[str]:
-        syncs = [sync for inode in self.inodes() for sync in inode.syncs]
-        return {sync.site for sync in [*syncs, *self.folder_syncs]}
+        return {sync.site for sync in self.syncs()}
 
     def call(self, event: Event, do: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
         """An event that fails has still begun, and may have had its effect."""
@@ -232,13 +231,10 @@ class _Door:
             self._real[name](fd)
             return
         inode = self._open[fd]
-        site = f"{name} in {_site(sys._getframe(2))}"
-        if inode is None:
-            event: FolderSync | Sync = FolderSync(site=site)
-            self._log.folder_syncs.append(event)
-        else:
-            event = Sync(site=site)
-            inode.syncs.append(event)
+        of = "the folder" if inode is None else "a file"
+        site = f"{name} of {of} in {_site(sys._getframe(2))}"
+        event = Sync(site=site)
+        (self._log.folder_syncs if inode is None else inode.syncs).append(event)
         self._log.call(event, self._real[name], fd)
 
 
@@ -246,6 +242,7 @@ REPLACED = (
     "open",
     "close",
     "unlink",
+    "replace",
     "pwritev",
     "pwrite",
     "posix_fallocate",
