@@ -6,12 +6,12 @@ from array import array
 
 import numpy as np
 
+from kvstore.core.answers import PrefetchAnswer, RetainAnswer
 from kvstore.core.blocks import Rows
+from kvstore.core.calls import Prefetch, Retain
 from kvstore.core.checking import check_chain, check_target, check_time_limit
 from kvstore.core.config import StoreConfig
-from kvstore.core.effects import PrefetchAnswer, RetainAnswer
 from kvstore.core.engines import Engine
-from kvstore.core.events import Prefetch, Retain
 from kvstore.core.links import Links
 from kvstore.core.memory import Memory
 from kvstore.core.prefix import domain_id

@@ -9,21 +9,11 @@ from collections.abc import Sequence as Many
 
 from msgspec import Struct
 
+from kvstore.core.calls import Prefetch, Retain
 from kvstore.core.config import StoreConfig
 from kvstore.core.engines import Engine
 from kvstore.core.errors import FieldInvalid, KVStoreError, SequenceUnknown, TenantRefused
-from kvstore.core.events import (
-    Allocate,
-    Commit,
-    EndSession,
-    Fork,
-    Free,
-    Grow,
-    Prefetch,
-    Retain,
-    Swap,
-    UpdateActivity,
-)
+from kvstore.core.operations import Allocate, Commit, EndSession, Fork, Free, Grow, Swap, UpdateActivity
 from kvstore.core.phases import K, Phases
 from kvstore.core.types import (
     CPU,

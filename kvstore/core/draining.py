@@ -7,9 +7,9 @@ first, since the most hangs on them.
 
 import numpy as np
 
+from kvstore.core.answers import DrainAnswer
 from kvstore.core.blocks import NO_FRAME, Rows
 from kvstore.core.config import StoreConfig
-from kvstore.core.effects import DrainAnswer
 from kvstore.core.links import COPY, WRITE, Links
 from kvstore.core.memory import Memory
 from kvstore.core.types import CPU, DISK, GPU

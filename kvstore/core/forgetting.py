@@ -17,13 +17,15 @@ import numpy as np
 from msgspec import Struct, field
 from numpy.typing import NDArray
 
+from kvstore.core.answers import ForgetAnswer
 from kvstore.core.blocks import NO_FRAME, NO_ROW, NO_ROWS, Rows
+from kvstore.core.calls import Forget
 from kvstore.core.checking import check_tenant
 from kvstore.core.config import StoreConfig
-from kvstore.core.effects import DiskSync, ForgetAnswer
+from kvstore.core.effects import DiskSync
 from kvstore.core.engines import Engine, Publish, TurnEnd
 from kvstore.core.errors import FieldInvalid, TooManyForgets, check
-from kvstore.core.events import DiskSynced, Forget
+from kvstore.core.events import DiskSynced
 from kvstore.core.memory import Memory
 from kvstore.core.prefix import chain_places, domain_parts
 from kvstore.core.sequences import session_owner

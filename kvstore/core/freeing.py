@@ -7,9 +7,9 @@ import numpy as np
 from kvstore.core.admission import Admission
 from kvstore.core.blocks import NO_FRAME, Rows, concat
 from kvstore.core.engines import Engine, Fence, Release, SessionEnd, TurnEnd
-from kvstore.core.events import Free
 from kvstore.core.leaving import Leaving
 from kvstore.core.memory import Memory
+from kvstore.core.operations import Free
 from kvstore.core.sequences import Sequence
 from kvstore.core.settling import Settling
 from kvstore.core.swaps import Swaps

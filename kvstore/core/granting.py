@@ -11,9 +11,9 @@ from kvstore.core.blocks import concat, none_of
 from kvstore.core.config import StoreConfig
 from kvstore.core.effects import Admitted
 from kvstore.core.engines import Engine
-from kvstore.core.events import Allocate
 from kvstore.core.leaving import Leaving
 from kvstore.core.memory import Memory
+from kvstore.core.operations import Allocate
 from kvstore.core.prefix import domain_id
 from kvstore.core.sequences import Sequence, session_owner
 from kvstore.core.swaps import Arrival, Swaps

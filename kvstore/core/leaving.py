@@ -4,10 +4,9 @@ import numpy as np
 
 from kvstore.core.blocks import as_table
 from kvstore.core.config import StoreConfig
-from kvstore.core.effects import Decision, SwapResult
 from kvstore.core.engines import Engine, Release, SwapOut
-from kvstore.core.events import Swap
 from kvstore.core.memory import Memory
+from kvstore.core.operations import Decision, Swap, SwapResult
 from kvstore.core.ports import SwapPolicy
 from kvstore.core.sequences import Move, Sequence
 from kvstore.core.swaps import Swaps

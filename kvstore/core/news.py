@@ -7,7 +7,9 @@ Who watches is told each event, as it was. Both know an event by the same revisi
 from collections.abc import Mapping
 
 from kvstore.core.answering import Answering
-from kvstore.core.effects import (
+from kvstore.core.engines import Engine
+from kvstore.core.memory import Memory
+from kvstore.core.notices import (
     BlocksRemoved,
     BlocksStored,
     EngineGone,
@@ -16,8 +18,6 @@ from kvstore.core.effects import (
     PressureChanged,
     SequenceMoved,
 )
-from kvstore.core.engines import Engine
-from kvstore.core.memory import Memory
 from kvstore.core.prefix import domain_parts
 from kvstore.core.pressure import PressureGauge
 from kvstore.core.sequences import Sequence

@@ -6,9 +6,9 @@ import numpy as np
 
 from kvstore.core.admission import Admission
 from kvstore.core.answering import Answering
+from kvstore.core.answers import SequenceAnswer
 from kvstore.core.blocks import concat
 from kvstore.core.config import StoreConfig
-from kvstore.core.effects import SequenceAnswer
 from kvstore.core.engines import Engine
 from kvstore.core.errors import SequenceUnknown
 from kvstore.core.leaving import Leaving

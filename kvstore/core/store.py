@@ -9,39 +9,13 @@ import numpy as np
 
 from kvstore.core.admission import Admission
 from kvstore.core.answering import Answering
-from kvstore.core.chains import Chains
-from kvstore.core.checking import check_completed, check_keys, check_operations, check_tenant
-from kvstore.core.committing import Committing
-from kvstore.core.config import StoreConfig
-from kvstore.core.draining import Draining
-from kvstore.core.effects import (
-    Admitted,
-    Answer,
-    BlocksUsed,
-    DiskDelete,
-    DiskNote,
-    DiskSync,
-    Done,
-    DrainAnswer,
-    Effects,
-    KeepAliveAnswer,
-    LookupAnswer,
-    StepAnswer,
-    Transfer,
-)
-from kvstore.core.engines import Engine
-from kvstore.core.errors import StepChanged, StepGap, StepMixed, check
-from kvstore.core.events import (
+from kvstore.core.answers import Answer, Done, DrainAnswer, KeepAliveAnswer, LookupAnswer, StepAnswer
+from kvstore.core.calls import (
     Attach,
-    BlocksFound,
-    BlocksLost,
     Detach,
-    DiskSynced,
     Drain,
-    Event,
     Forget,
     ForgetOn,
-    FramesReturned,
     GetSequence,
     KeepAlive,
     Lookup,
@@ -50,11 +24,26 @@ from kvstore.core.events import (
     SetLimits,
     Single,
     Step,
+    Watch,
+)
+from kvstore.core.chains import Chains
+from kvstore.core.checking import check_completed, check_keys, check_operations, check_tenant
+from kvstore.core.committing import Committing
+from kvstore.core.config import StoreConfig
+from kvstore.core.draining import Draining
+from kvstore.core.effects import Admitted, BlocksUsed, DiskDelete, DiskNote, DiskSync, Effects, Transfer
+from kvstore.core.engines import Engine
+from kvstore.core.errors import StepChanged, StepGap, StepMixed, check
+from kvstore.core.events import (
+    BlocksFound,
+    BlocksLost,
+    DiskSynced,
+    Event,
+    FramesReturned,
     TetherOpened,
     TethersClosed,
     Tick,
     TransferEnded,
-    Watch,
 )
 from kvstore.core.forgetting import Forgetting
 from kvstore.core.freeing import Freeing

@@ -3,7 +3,8 @@
 import pytest
 
 from kvstore.core.effects import BlocksUsed, SessionsForgotten, SessionsKept
-from kvstore.core.events import BlocksFound, EndSession
+from kvstore.core.events import BlocksFound
+from kvstore.core.operations import EndSession
 from kvstore.core.prefix import domain_id
 from kvstore.core.sessions import Session
 from kvstore.core.types import BlockKey, NamespaceId, Retention, StoredSession, TenantId
