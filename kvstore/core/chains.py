@@ -8,8 +8,8 @@ import numpy as np
 
 from kvstore.core.answers import PrefetchAnswer, RetainAnswer
 from kvstore.core.blocks import Rows
+from kvstore.core.bounds import check_chain, check_target, check_time_limit
 from kvstore.core.calls import Prefetch, Retain
-from kvstore.core.checking import check_chain, check_target, check_time_limit
 from kvstore.core.config import StoreConfig
 from kvstore.core.engines import Engine
 from kvstore.core.links import Links

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from kvstore.core.answers import ForgetAnswer
 from kvstore.core.blocks import NO_FRAME, NO_ROW, NO_ROWS, Rows
+from kvstore.core.bounds import check_tenant
 from kvstore.core.calls import Forget
-from kvstore.core.checking import check_tenant
 from kvstore.core.config import StoreConfig
 from kvstore.core.effects import DiskSync
 from kvstore.core.engines import Engine, Publish, TurnEnd

@@ -10,6 +10,7 @@ import numpy as np
 from kvstore.core.admission import Admission
 from kvstore.core.answering import Answering
 from kvstore.core.answers import Answer, Done, DrainAnswer, KeepAliveAnswer, LookupAnswer, StepAnswer
+from kvstore.core.bounds import check_completed, check_keys, check_tenant
 from kvstore.core.calls import (
     Attach,
     Detach,
@@ -27,7 +28,7 @@ from kvstore.core.calls import (
     Watch,
 )
 from kvstore.core.chains import Chains
-from kvstore.core.checking import check_completed, check_keys, check_operations, check_tenant
+from kvstore.core.checking import check_operations
 from kvstore.core.committing import Committing
 from kvstore.core.config import StoreConfig
 from kvstore.core.draining import Draining

@@ -6,8 +6,8 @@ The hot path: each field is read once, and a path is put together only to refuse
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
+from kvstore.core.bounds import CHILDREN_MAX, FREED_MAX
 from kvstore.core.calls import Single, Step
-from kvstore.core.checking import CHILDREN_MAX, FREED_MAX
 from kvstore.core.config import OPERATIONS_MAX
 from kvstore.core.errors import FieldInvalid
 from kvstore.core.operations import (
