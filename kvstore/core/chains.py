@@ -14,9 +14,8 @@ from kvstore.core.config import StoreConfig
 from kvstore.core.engines import Engine
 from kvstore.core.links import Links
 from kvstore.core.memory import Memory
-from kvstore.core.prefix import domain_id
 from kvstore.core.sessions import Sessions
-from kvstore.core.types import GPU
+from kvstore.core.types import GPU, domain_id
 
 __all__ = ["Chains"]
 

@@ -27,10 +27,11 @@ from kvstore.core.engines import Engine, Publish, TurnEnd
 from kvstore.core.errors import FieldInvalid, TooManyForgets, check
 from kvstore.core.events import DiskSynced
 from kvstore.core.memory import Memory
-from kvstore.core.prefix import chain_places, domain_parts
+from kvstore.core.prefix import chain_places
 from kvstore.core.sequences import session_owner
 from kvstore.core.sessions import Sessions
 from kvstore.core.swaps import Swaps
+from kvstore.core.tree import with_ancestors
 from kvstore.core.types import (
     CPU,
     DISK,
@@ -41,6 +42,7 @@ from kvstore.core.types import (
     SyncId,
     TenantId,
     WriterId,
+    domain_parts,
 )
 
 __all__ = ["Forgetting"]
@@ -325,7 +327,7 @@ class Forgetting:
         parents = blocks.parent[own]
         hanging = np.bincount(parents[parents != NO_ROW], minlength=blocks.capacity)
         others = own[blocks.children[own] != hanging[own]]
-        return np.setdiff1d(own, self._memory.prefix.with_ancestors(others))
+        return np.setdiff1d(own, with_ancestors(self._memory.blocks, others))
 
     # ---------------------------------------------------------------------------- work
 

@@ -14,7 +14,6 @@ from kvstore.core.engines import Engine
 from kvstore.core.leaving import Leaving
 from kvstore.core.memory import Memory
 from kvstore.core.operations import Allocate
-from kvstore.core.prefix import domain_id
 from kvstore.core.sequences import Sequence, session_owner
 from kvstore.core.swaps import Arrival, Swaps
 from kvstore.core.tails import Tails
@@ -32,6 +31,7 @@ from kvstore.core.types import (
     Outcome,
     Tier,
     blocks_for_tokens,
+    domain_id,
 )
 
 __all__ = ["Asked", "Granting"]

@@ -7,11 +7,23 @@ from kvstore.core.config import StoreConfig
 from kvstore.core.errors import check
 from kvstore.core.pool import FramePool, Frames
 from kvstore.core.ports import EvictionPolicy
-from kvstore.core.prefix import PrefixIndex, domain_parts
+from kvstore.core.prefix import PrefixIndex
 from kvstore.core.recency import Recency
 from kvstore.core.retained import Retained
 from kvstore.core.room import Room
-from kvstore.core.types import CPU, DISK, GPU, BlockKey, DomainId, Rows, StoredKey, Tier, WriterId
+from kvstore.core.tree import with_ancestors, with_descendants
+from kvstore.core.types import (
+    CPU,
+    DISK,
+    GPU,
+    BlockKey,
+    DomainId,
+    Rows,
+    StoredKey,
+    Tier,
+    WriterId,
+    domain_parts,
+)
 from kvstore.core.watermarks import WatermarkTable
 
 __all__ = ["Memory"]
@@ -31,7 +43,7 @@ class Memory:
         self.prefix = PrefixIndex(self.blocks)
         self.eviction = eviction
         eviction.begin(self.blocks.capacity)
-        self.room = Room(self.blocks, self.pools, self.prefix, eviction)
+        self.room = Room(self.blocks, self.pools, eviction)
         self.watermarks = WatermarkTable(config)
         self.recency = Recency(self.blocks, has_disk=config.disk_frames > 0)
         self.retained = Retained(self.blocks, eviction)
@@ -250,7 +262,7 @@ class Memory:
 
     def forget(self, rows: Rows) -> Rows:
         """Takes blocks out of the index, with all that hang on them; copies go unless in use."""
-        doomed = self.prefix.with_descendants(rows)
+        doomed = with_descendants(self.blocks, rows)
         self.take_out(doomed)
         self.collect(doomed)
         return doomed
@@ -277,7 +289,7 @@ class Memory:
 
     def discard_again(self, rows: Rows) -> None:
         """Of blocks whose transfer has ended, those that were to be discarded meanwhile."""
-        unwanted = self.prefix.with_ancestors(rows[self.blocks.unwanted[rows]])
+        unwanted = with_ancestors(self.blocks, rows[self.blocks.unwanted[rows]])
         if unwanted.size:
             self.discard(unwanted[self.blocks.unwanted[unwanted]])
 

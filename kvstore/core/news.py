@@ -18,10 +18,9 @@ from kvstore.core.notices import (
     PressureChanged,
     SequenceMoved,
 )
-from kvstore.core.prefix import domain_parts
 from kvstore.core.pressure import PressureGauge
 from kvstore.core.sequences import Sequence
-from kvstore.core.types import RESIDENT, DomainId, EngineId, Revision, Tier
+from kvstore.core.types import RESIDENT, DomainId, EngineId, Revision, Tier, domain_parts
 from kvstore.core.watching import IndexChanges
 
 __all__ = ["News"]

@@ -12,8 +12,7 @@ import numpy as np
 from kvstore.core.blocks import NO_ROW
 from kvstore.core.errors import check
 from kvstore.core.memory import Memory
-from kvstore.core.prefix import domain_id
-from kvstore.core.types import DISK, BlockKey, DomainId, Rows, StoredKey
+from kvstore.core.types import DISK, BlockKey, DomainId, Rows, StoredKey, domain_id
 
 __all__ = ["restore_blocks"]
 

@@ -38,11 +38,10 @@ from kvstore.core.operations import (
     UpdateActivityResult,
 )
 from kvstore.core.phases import Phases, Placed
-from kvstore.core.prefix import domain_id
 from kvstore.core.sequences import Sequence
 from kvstore.core.settling import Settling
 from kvstore.core.tails import Tails
-from kvstore.core.types import DROPPED, LATER, OK, RESIDENT, RUNNING, Direction, StepNumber
+from kvstore.core.types import DROPPED, LATER, OK, RESIDENT, RUNNING, Direction, StepNumber, domain_id
 
 __all__ = ["Steps"]
 

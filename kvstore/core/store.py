@@ -58,7 +58,6 @@ from kvstore.core.memory import Memory
 from kvstore.core.news import News
 from kvstore.core.phases import Phases
 from kvstore.core.ports import EvictionPolicy, SwapPolicy
-from kvstore.core.prefix import domain_id
 from kvstore.core.pressure import PressureGauge
 from kvstore.core.reporting import report_sequence, report_sequences, report_usage
 from kvstore.core.restoring import restore_blocks
@@ -67,7 +66,7 @@ from kvstore.core.sessions import Sessions
 from kvstore.core.settling import Settling
 from kvstore.core.steps import Steps
 from kvstore.core.swaps import Swaps
-from kvstore.core.types import RESIDENT, RUNNING, Revision, StepNumber, StoredKey, Tier
+from kvstore.core.types import RESIDENT, RUNNING, Revision, StepNumber, StoredKey, Tier, domain_id
 from kvstore.core.usage import Usage
 from kvstore.core.writing import Writing
 

@@ -17,6 +17,7 @@ from kvstore.core.config import StoreConfig
 from kvstore.core.links import COPY, LOAD, READ, WRITE, Links, Moved
 from kvstore.core.memory import Memory
 from kvstore.core.sequences import Move, Sequence
+from kvstore.core.tree import with_descendants
 from kvstore.core.types import (
     CPU,
     DISK,
@@ -297,7 +298,7 @@ class Swaps:
         if not rows.size:
             return rows
         blocks = self._memory.blocks
-        below = self._memory.prefix.with_descendants(rows)
+        below = with_descendants(self._memory.blocks, rows)
         return np.union1d(rows, below[blocks.unfilled(below) & (blocks.pins[GPU][below] == 0)])
 
     def lose(self, rows: Rows) -> Rows:
