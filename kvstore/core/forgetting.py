@@ -369,7 +369,7 @@ class Forgetting:
         if claimed.size:
             self._cut_swapped(claimed[blocks.frame[CPU][claimed] == NO_FRAME])
         going = rows[~held]
-        self._memory.drop_replicas(DISK, going[blocks.frame[DISK][going] != NO_FRAME])
+        self._memory.replicas.drop(DISK, going[blocks.frame[DISK][going] != NO_FRAME])
         self._memory.collect(going)
         return rows[held]
 

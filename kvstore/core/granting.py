@@ -254,7 +254,7 @@ class Granting:
         if np.count_nonzero(others):
             blocks.shared[rows[others]] = True
         all_on_gpu = none_of(~blocks.valid[GPU][rows])
-        tiers = [] if all_on_gpu else self._memory.best_tier(rows).tolist()
+        tiers = [] if all_on_gpu else self._memory.replicas.best_tier(rows).tolist()
         begin = 0
         for request, count in zip(requests, counts, strict=True):
             gpu, cpu, disk = count, 0, 0

@@ -166,7 +166,7 @@ class Links:
             target=target,
             source_frames=tuple(blocks.frame[source][rows].tolist()),
             target_frames=tuple(blocks.frame[target][rows].tolist()),
-            keys=tuple(self._memory.stored_key(row) for row in rows.tolist()) if keyed else (),
+            keys=tuple(self._memory.replicas.stored_key(row) for row in rows.tolist()) if keyed else (),
             urgency=urgency,
         )
 
@@ -200,7 +200,7 @@ class Links:
             self.late.keep(transfer, late, delayed)
         # A GPU frame that could not be filled belongs to its sequences: they decide (swaps.py).
         if target is not GPU:
-            self._memory.drop_replicas(target, bad)
+            self._memory.replicas.drop(target, bad)
             self._memory.eviction.touch(target, good[blocks.indexed[good]][::-1])
         return Moved(lane.link, good, bad, delayed)
 

@@ -30,7 +30,7 @@ def lose_on_disk(memory: Memory, links: Links, swaps: Swaps, keys: Iterable[Stor
     unfilled = swaps.lose(rows[~kept])
     # Of these, some hung on what is lost.
     kept_rows = rows[kept & blocks.indexed[rows]]
-    memory.drop_replicas(DISK, kept_rows[::-1])
+    memory.replicas.drop(DISK, kept_rows[::-1])
     blocks.to_disk[kept_rows] = True
     at_hand = blocks.valid[CPU][kept_rows]
     links.ask_down(WRITE, kept_rows[at_hand])

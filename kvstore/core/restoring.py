@@ -27,10 +27,10 @@ def restore_blocks(memory: Memory, found: Sequence[StoredKey]) -> None:
     room, kept = memory.pools[DISK].free_count, found
     if len(found) > room:
         chosen = _most_recent_chains(found, room)
-        memory.deleted += [block for block in found if block not in chosen]
+        memory.replicas.deleted += [block for block in found if block not in chosen]
         kept = tuple(chosen)
     rows = memory.blocks.take_rows(len(kept))
-    memory.add_replicas(DISK, rows)
+    memory.replicas.add(DISK, rows)
     memory.blocks.valid[DISK][rows] = True
     memory.blocks.writer[rows] = [block.writer for block in kept]
     runs = _find_runs(kept)

@@ -128,7 +128,7 @@ class Store:
             # Who waits for frames may find some now: no news, but a reason to ask again.
             news.woken.update(self.admission.engines_waiting())
         transfers = tuple(self._start_transfers(event.time))
-        deleted, self.memory.deleted = self.memory.deleted, []
+        deleted, self.memory.replicas.deleted = self.memory.replicas.deleted, []
         admitted: tuple[Admitted, ...] = ()
         if self._granting.admitted:
             admitted = tuple(self._granting.admitted)
@@ -311,7 +311,7 @@ class Store:
         rows = self.memory.prefix.find_prefix(domain, event.block_keys, engine.pending.get(domain, {}))
         if len(rows) < len(event.block_keys):
             check_keys(event.block_keys)  # Those that were found are good ones.
-        best = self.memory.best_tier(np.array(rows))
+        best = self.memory.replicas.best_tier(np.array(rows))
         gpu, cpu, disk = np.bincount(best, minlength=len(Tier)).tolist()
         return LookupAnswer(blocks_cached=len(rows), blocks_by_tier=(gpu, cpu, disk))
 
@@ -326,7 +326,7 @@ class Store:
             self.forgetting.tick(event.time)
         if self.config.disk_frames:
             used = self.memory.recency.next(event.time).tolist()
-            self._used = tuple([self.memory.stored_key(row) for row in used])
+            self._used = tuple([self.memory.replicas.stored_key(row) for row in used])
         self._writing.look(event.time)
         self._watch_pressure(event.time)
 

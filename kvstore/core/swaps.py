@@ -75,7 +75,7 @@ class Swaps:
         if not memory.make_room(CPU, lacking.size, self._config.cpu_frames_reserved):
             blocks.unclaim(rows)
             return False
-        memory.add_replicas(CPU, lacking)
+        memory.replicas.add(CPU, lacking)
         blocks.give_up(np.array(sequence.rows, np.intp))
         sequence.move(Move.OUT)
         self.swaps_out += 1
