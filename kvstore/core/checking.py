@@ -15,14 +15,7 @@ from kvstore.core.engines import Engine
 from kvstore.core.errors import FieldInvalid, KVStoreError, SequenceUnknown
 from kvstore.core.operations import Allocate, Commit, EndSession, Fork, Free, Grow, Swap, UpdateActivity
 from kvstore.core.phases import K, Phases
-from kvstore.core.types import (
-    DROPPED,
-    SWAPPING_IN,
-    BlockKey,
-    Direction,
-    SequenceId,
-    blocks_for_tokens,
-)
+from kvstore.core.types import DROPPED, SWAPPING_IN, BlockKey, Direction, SequenceId, blocks_for_tokens
 
 __all__ = ["check_operations"]
 

@@ -44,7 +44,7 @@ class Freeing:
         for retention, sequences in gone.items():
             for sequence in sequences:
                 sequence.freed = True
-                self._swaps.stop_waiting(sequence)
+                self._swaps.waiting.stop(sequence)
                 self._admission.leave(sequence)
                 self._leaving.idle.pop(sequence, None)
                 engine.moved.pop(sequence.id, None)

@@ -15,7 +15,8 @@ from kvstore.core.leaving import Leaving
 from kvstore.core.memory import Memory
 from kvstore.core.operations import Allocate
 from kvstore.core.sequences import Sequence, session_owner
-from kvstore.core.swaps import Arrival, Swaps
+from kvstore.core.swaps import Swaps
+from kvstore.core.swaps_in import Arrival
 from kvstore.core.tails import Tails
 from kvstore.core.types import (
     DROPPED,
@@ -103,7 +104,7 @@ class Granting:
         told = sequence not in self._leaving.idle and sequence.id not in engine.moved
         asked.runs = sequence.state is RESIDENT and told
         if sequence.state is SWAPPING_OUT:
-            self._swaps.cancel_out(sequence)
+            self._swaps.out.cancel(sequence)
         if sequence.state in _COMING:
             asked.outcome = OK
         elif sequence.state is SWAPPED:
@@ -215,7 +216,7 @@ class Granting:
         for request in beginning:
             if not request.sequence.admitted:
                 self._note_admitted(request.sequence)
-        self._swaps.start_in([Arrival(each.sequence, each.held, each.granted) for each in requests])
+        self._swaps.into.start([Arrival(each.sequence, each.held, each.granted) for each in requests])
 
     def _note_admitted(self, sequence: Sequence) -> None:
         sequence.admitted = True

@@ -161,7 +161,7 @@ def _check_copies(store: Store) -> None:
 
 def _check_sequences(store: Store) -> None:
     blocks = store.memory.blocks
-    waiting = store.swaps.waiting_rows()
+    waiting = store.swaps.waiting.rows()
     for sequence in _sequences(store):
         rows = np.array(sequence.rows, np.intp)
         check(np.unique(rows).size == rows.size, "a table names a block twice")

@@ -18,18 +18,7 @@ from kvstore.core.errors import check
 from kvstore.core.lanes import COPY, LOAD, ORDER, READ, WRITE, Lane, Link, make_lanes
 from kvstore.core.late import LateFrames
 from kvstore.core.memory import Memory
-from kvstore.core.types import (
-    ASKED,
-    BACKGROUND,
-    CPU,
-    DISK,
-    GPU,
-    NEEDED,
-    PREFETCH,
-    Tier,
-    TransferId,
-    Urgency,
-)
+from kvstore.core.types import ASKED, BACKGROUND, CPU, DISK, GPU, NEEDED, PREFETCH, Tier, TransferId, Urgency
 from kvstore.core.yielding import Yielding
 
 __all__ = ["COPY", "LOAD", "READ", "WRITE", "Link", "Links", "Moved"]

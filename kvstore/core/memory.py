@@ -16,13 +16,7 @@ from kvstore.core.replicas import Replicas
 from kvstore.core.retained import Retained
 from kvstore.core.room import Room
 from kvstore.core.tree import with_ancestors, with_descendants
-from kvstore.core.types import (
-    CPU,
-    DISK,
-    GPU,
-    Rows,
-    Tier,
-)
+from kvstore.core.types import CPU, DISK, GPU, Rows, Tier
 from kvstore.core.watermarks import WatermarkTable
 
 __all__ = ["Memory"]

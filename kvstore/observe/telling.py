@@ -33,14 +33,7 @@ from kvstore.core.effects import DiskDelete, DiskNote, Effects, SessionsForgotte
 from kvstore.core.errors import EngineExpired
 from kvstore.core.events import BlocksFound, BlocksLost, Event, TethersClosed, TransferEnded
 from kvstore.core.notices import Notice, SequenceMoved
-from kvstore.core.types import (
-    BlockKey,
-    EngineId,
-    Revision,
-    SequenceState,
-    StepNumber,
-    TransferId,
-)
+from kvstore.core.types import BlockKey, EngineId, Revision, SequenceState, StepNumber, TransferId
 from kvstore.observe.facts import NO_KEY, Content, Fact, Held, Place, Ref
 from kvstore.observe.operations import OperationTeller, in_order, sequences_of
 from kvstore.observe.records import Entry, Failure, Refusal

@@ -15,23 +15,10 @@ from google.protobuf.duration_pb2 import Duration
 from kvstore.core import events
 from kvstore.core.answers import AttachAnswer, KeepAliveAnswer, LookupAnswer, StepAnswer
 from kvstore.core.calls import Detach, KeepAlive, Lookup, Step
-from kvstore.core.errors import (
-    CheckFailed,
-    EngineExpired,
-    FieldInvalid,
-    LayoutMismatch,
-    PoolUnavailable,
-)
+from kvstore.core.errors import CheckFailed, EngineExpired, FieldInvalid, LayoutMismatch, PoolUnavailable
 from kvstore.core.operations import Allocate, Commit, Free, Operation
 from kvstore.core.store import Store
-from kvstore.core.types import (
-    BlockKey,
-    EngineId,
-    Retention,
-    SequenceId,
-    StepNumber,
-    Tier,
-)
+from kvstore.core.types import BlockKey, EngineId, Retention, SequenceId, StepNumber, Tier
 from kvstore.server import pools
 from kvstore.server.clock import now
 from kvstore.server.config import ServeConfig
