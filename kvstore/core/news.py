@@ -48,7 +48,12 @@ class News:
         if self._happened is not None:
             self._happened.append(self._moved(engine, sequence, revision))
 
-    def pressure_changed(self, tier: Tier) -> None:
+    def watch_pressure(self, time: float) -> None:
+        """Looks whether there is news of it."""
+        for tier in self._gauge.changes(time):
+            self._pressure_changed(tier)
+
+    def _pressure_changed(self, tier: Tier) -> None:
         revision = self._next_revision()
         for engine in self._engines.values():
             engine.pressed[tier] = revision

@@ -76,6 +76,7 @@ class SwapsIn:
     def finish(self, sequence: Sequence) -> None:
         """All loads have ended, or the copy that a cancelled swap-out had to wait for."""
         """All loads have ended, or the copy that a cancelled swap-out had to wait for."""
+        """All loads have ended, or the copy that a cancelled swap-out had to wait for."""
         if sequence.cancelled:
             sequence.cancelled = False
             sequence.move(Move.LOADED)
