@@ -19,16 +19,9 @@ import msgspec
 
 from kvstore import __version__
 from kvstore.core import events
+from kvstore.core.answers import Answer, AttachAnswer, Done, DrainAnswer, ForgetAnswer, KeepAliveAnswer
+from kvstore.core.calls import Attach, Detach, Drain, KeepAlive
 from kvstore.core.config import StoreConfig
-from kvstore.core.effects import (
-    Answer,
-    AttachAnswer,
-    Done,
-    DrainAnswer,
-    ForgetAnswer,
-    Happening,
-    KeepAliveAnswer,
-)
 from kvstore.core.errors import (
     CheckFailed,
     Draining,
@@ -37,6 +30,7 @@ from kvstore.core.errors import (
     LayoutMismatch,
     StoreNotMade,
 )
+from kvstore.core.notices import Happening
 from kvstore.core.store import Store
 from kvstore.core.types import (
     EngineId,
@@ -149,7 +143,7 @@ class Driver:
         self.tethers.revoke(self.tethers.engines - self._attached())
         return Attached(answer=answer, pools=running.pools, secrets=self.tethers.issue(answer.engine))
 
-    async def keep_alive(self, event: events.KeepAlive, wait_seconds: float) -> KeepAliveAnswer:
+    async def keep_alive(self, event: KeepAlive, wait_seconds: float) -> KeepAliveAnswer:
         """Waits for news at most so long, and no longer than half of what the lease has left."""
         answer = self.ask(event, KeepAliveAnswer)
         wait = min(wait_seconds, WAIT_SECONDS_MAX, (answer.lease_expire_time - event.time) / 2)
@@ -162,7 +156,7 @@ class Driver:
             # A Step has overtaken this call, told a later completed step, and was told the news itself.
             return answer
 
-    def detach(self, event: events.Detach) -> None:
+    def detach(self, event: Detach) -> None:
         """Of an engine that no store knows there is nothing to free."""
         if self._running is None:
             return
@@ -246,7 +240,7 @@ class Driver:
     def cancel_drain(self) -> None:
         self.health.end_drain()
         if self._running is not None:
-            self._running.ask(events.Drain(time=now(), on=False), DrainAnswer)
+            self._running.ask(Drain(time=now(), on=False), DrainAnswer)
 
     def end_waits(self) -> None:
         """KeepAlives that wait are answered, and later ones don't wait: the service is about to stop.
@@ -332,7 +326,7 @@ class Driver:
         running.ask(events.BlocksFound(time=now(), blocks=found, sessions=sessions), Done)
         self._limits.begin(running)
         if self.health.is_draining:
-            running.ask(events.Drain(time=now()), DrainAnswer)
+            running.ask(Drain(time=now()), DrainAnswer)
         if self._disk is not None and self._config.scrub_bytes:
             self._disk.start_scrub(running.lost_in_thread, self._config.scrub_bytes)
         self.tethers.serve_pools(pools.gpu.fds)
@@ -371,10 +365,10 @@ class Driver:
             layout.fingerprint, layout.block_bytes, layout.block_tokens, layout.ranks, layout.description
         )
 
-    def _attach_event(self, call: AttachCall) -> events.Attach:
+    def _attach_event(self, call: AttachCall) -> Attach:
         engine = EngineId(str(uuid.uuid4()))
         longest = self._config.lease_seconds
-        return events.Attach(
+        return Attach(
             time=now(),
             engine=engine,
             request_id=call.request_id,

@@ -12,9 +12,11 @@ from contextlib import suppress
 from time import perf_counter
 from typing import TypeVar
 
-from kvstore.core.effects import Answer, Done, DrainAnswer, Effects
+from kvstore.core.answers import Answer, Done, DrainAnswer
+from kvstore.core.calls import Drain
+from kvstore.core.effects import Effects
 from kvstore.core.errors import CheckFailed, KVStoreError
-from kvstore.core.events import BlocksLost, DiskSynced, Drain, Event, FramesReturned, Tick, TransferEnded
+from kvstore.core.events import BlocksLost, DiskSynced, Event, FramesReturned, Tick, TransferEnded
 from kvstore.core.lanes import transfers_max
 from kvstore.core.store import Store
 from kvstore.core.types import Revision, StoredKey, SyncId, Tier, TransferId, Watermarks
