@@ -248,7 +248,7 @@ def test_a_drain_that_is_cancelled_waits_no_longer(tmp_path: Path, monkeypatch: 
         assert await draining == (0, 6)
         gate.set()
         # What was on its way is not called back.
-        await driver.drain(DEADLINE_SECONDS)
+        await driver.end_transfers(DEADLINE_SECONDS)
         assert disk_frames_used(driver) == 6
 
     run(scenario, config_for(tmp_path, disk_bytes=16 << 20))
@@ -259,7 +259,7 @@ def test_one_who_attaches_while_a_drain_begins_is_refused_and_finds_the_pools_la
         coming = asyncio.create_task(attach(driver))
         await asyncio.sleep(0)
         await driver.drain_to_disk(0.0)
-        serving, text = driver.health_text()
+        serving, text = driver.reports.health_page()
         assert (serving, text.splitlines()[:2]) == (
             False,
             ["not serving", "draining: no new work is taken"],
@@ -267,8 +267,8 @@ def test_one_who_attaches_while_a_drain_begins_is_refused_and_finds_the_pools_la
         with pytest.raises(Draining):
             await coming
         driver.cancel_drain()
-        assert driver.health_text()[0]
+        assert driver.reports.health_page()[0]
         assert (await attach(driver)).answer.created
-        assert {tier.tier for tier in driver.usage().tiers} == {Tier.GPU, Tier.CPU}
+        assert {tier.tier for tier in driver.reports.usage().tiers} == {Tier.GPU, Tier.CPU}
 
     run(scenario, config_for(tmp_path))

@@ -306,14 +306,14 @@ def test_health_of_the_service(make_service) -> None:
 def test_health_after_a_bug(folder: Path) -> None:
     async def main() -> None:
         driver = Driver(config_for(folder), None, lambda: None)
-        assert driver.health_text() == (True, "ok\nno engine has attached yet\n")
+        assert driver.reports.health_page() == (True, "ok\nno engine has attached yet\n")
 
         class Failed:
             failure = CheckFailed("a frame was given back twice")
 
-        driver._running = Failed()  # type: ignore[assignment]
-        assert driver.health_text() == (False, "failed: a frame was given back twice\n")
-        driver._running = None
+        driver._parts.running = Failed()  # type: ignore[assignment]
+        assert driver.reports.health_page() == (False, "failed: a frame was given back twice\n")
+        driver._parts.running = None
         await driver.close(1.0)
 
     asyncio.run(main())
