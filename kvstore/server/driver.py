@@ -20,6 +20,7 @@ from kvstore.server.clock import now
 from kvstore.server.config import ServeConfig
 from kvstore.server.decode import WatchCall
 from kvstore.server.decode_cached import ForgetCall
+from kvstore.server.draining import drain_to_disk
 from kvstore.server.forgetting import forget, forget_event
 from kvstore.server.parts import Parts
 from kvstore.server.reports import Reports
@@ -111,7 +112,7 @@ class Driver:
         self.health.begin_drain()
         if self._parts.running is None:
             return 0, 0
-        return await self._parts.running.drain_to_disk(seconds, goes_on=lambda: self.health.is_draining)
+        return await drain_to_disk(self._parts.running, seconds, goes_on=lambda: self.health.is_draining)
 
     def cancel_drain(self) -> None:
         self.health.end_drain()

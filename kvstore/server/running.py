@@ -12,9 +12,9 @@ from contextlib import suppress
 from time import perf_counter
 from typing import TypeVar
 
-from kvstore.core.effects import Answer, Done, DrainAnswer, Effects
+from kvstore.core.effects import Answer, Done, Effects
 from kvstore.core.errors import CheckFailed, KVStoreError
-from kvstore.core.events import BlocksLost, DiskSynced, Drain, Event, FramesReturned, Tick, TransferEnded
+from kvstore.core.events import BlocksLost, DiskSynced, Event, FramesReturned, Tick, TransferEnded
 from kvstore.core.lanes import transfers_max
 from kvstore.core.store import Store
 from kvstore.core.types import Revision, StoredKey, SyncId, Tier, TransferId, Watermarks
@@ -37,9 +37,6 @@ from kvstore.tiers.rates import LinkRates
 __all__ = ["RunningStore"]
 
 TICK_SECONDS = 0.1
-# A drain looks so often how far it is, and gives up after so many looks at which nothing moved or had come.
-DRAIN_LOOK_SECONDS = 1.0
-DRAIN_STUCK_LOOKS = 10
 
 AnswerKind = TypeVar("AnswerKind", bound=Answer)
 
@@ -126,27 +123,10 @@ class RunningStore:
     def revision(self) -> Revision:
         return self._store.revision
 
-    async def drain_to_disk(self, seconds: float, *, goes_on: Callable[[], bool]) -> tuple[int, int]:
-        """Has what is worth keeping written, while `goes_on`: blocks written, and those that are left.
-
-        Until all is on disk, nothing more gets there (a full or failing disk), or the time is over.
-        """
-        deadline = now() + seconds
-        answer = self.ask(Drain(time=now()), DrainAnswer)
-        stored_before, stuck = answer.blocks_stored, 0
-        while answer.blocks_moving and stuck < DRAIN_STUCK_LOOKS and goes_on():
-            seconds_left = deadline - now()
-            if seconds_left <= 0:
-                break
-            last = answer.blocks_stored
-            await self.end_transfers(min(seconds_left, DRAIN_LOOK_SECONDS))
-            is_idle = self._idle.is_set()
-            answer = self.ask(Drain(time=now()), DrainAnswer) if goes_on() else answer
-            # Writes that have failed were asked for again just now; room may come with the next tick.
-            stuck = stuck + 1 if is_idle and answer.blocks_stored == last else 0
-            if stuck:
-                await asyncio.sleep(TICK_SECONDS)
-        return answer.blocks_stored - stored_before, answer.blocks_left
+    @property
+    def is_idle(self) -> bool:
+        """No transfer runs, and none follows from one that has ended."""
+        return self._idle.is_set()
 
     async def end_transfers(self, seconds: float) -> None:
         """Lets those that run end, and those that follow from their ends."""

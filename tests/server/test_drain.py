@@ -94,6 +94,26 @@ def test_what_runs_is_written_and_goes_on_and_a_restart_finds_it(
         ]
 
 
+def test_a_wish_starts_nothing_before_a_restart(make_service: MakeService, disk: tuple[str, ...]) -> None:
+    service = make_service(*disk).start()
+    with service.stub() as stub, Engine(stub) as engine:
+        fill(engine, 1, range(3))
+        stub.Drain(pb.DrainRequest(timeout=Duration(seconds=30)), timeout=60)
+    assert service.end() == 0
+    service.start()
+    keys = [key(number) for number in range(3)]
+    with service.stub() as stub, Engine(stub) as engine:
+        wish = pb.PrefetchRequest(engine=engine.name, block_keys=keys)
+        stub.Drain(pb.DrainRequest(timeout=Duration(seconds=5)), timeout=20)
+        assert stub.Prefetch(wish) == pb.PrefetchResponse()
+        wrong = pb.PrefetchRequest(engine=engine.name, block_keys=keys, target=pb.TIER_DISK)
+        with pytest.raises(grpc.RpcError) as error:
+            stub.Prefetch(wrong)
+        assert refusal(error.value).reason == "FIELD_INVALID"
+        stub.Drain(pb.DrainRequest(cancel=True))
+        assert stub.Prefetch(wish).blocks_started == 3
+
+
 def test_new_work_is_refused_and_taken_again_after_a_cancel(service: Service) -> None:
     with service.stub() as stub, Engine(stub) as engine:
         engine.step(allocate(1, 8))

@@ -15,6 +15,7 @@ from kvstore.core.errors import CheckFailed, ConfigInvalid
 from kvstore.server import metrics_http
 from kvstore.server.driver import Driver
 from kvstore.server.metrics_http import CONNECTIONS_MAX, MetricsServer, parse_metrics_address
+from kvstore.v1 import kvstore_pb2 as pb
 from tests.server.harness import DEADLINE_SECONDS, Engine, Service, allocate, until
 from tests.server.scraping import get, port_of, scrape
 from tests.server.test_driver import config_for
@@ -298,6 +299,11 @@ def test_health_of_the_service(make_service) -> None:
     assert (answer.status, answer.text) == (200, "ok\nno engine has attached yet\n")
     with service.stub() as stub, Engine(stub):
         assert get(port, "/healthz").text == "ok\n"
+        stub.Drain(pb.DrainRequest(), timeout=DEADLINE_SECONDS)
+        answer = get(port, "/healthz")
+        assert (answer.status, answer.text) == (503, "not serving\ndraining: no new work is taken\n")
+        stub.Drain(pb.DrainRequest(cancel=True), timeout=DEADLINE_SECONDS)
+        assert get(port, "/healthz").status == 200
     assert service.end(signal.SIGTERM) == 0
     with pytest.raises(ConnectionError):
         get(port, "/healthz")

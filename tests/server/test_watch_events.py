@@ -208,6 +208,7 @@ def test_those_who_watch_have_a_bound_and_a_stop_ends_them(service: Service) -> 
         with pytest.raises(grpc.RpcError) as error:
             Watcher(stub)
         assert error.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert refusal(error.value).reason == "TOO_MANY_STREAMS"
         watchers.pop().call.cancel()
         # The service hears of it when it does.
         until(lambda: _can_watch(stub), bool)
