@@ -5,9 +5,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from kvstore.core import events
-from kvstore.core.effects import AttachAnswer, Done
+from kvstore.core.answers import AttachAnswer, Done
+from kvstore.core.calls import Attach, Detach
 from kvstore.core.errors import CheckFailed, Draining, EngineExpired, LayoutMismatch
+from kvstore.core.events import TetherOpened, TethersClosed
 from kvstore.core.types import EngineId, EngineState
 from kvstore.server.clock import now
 from kvstore.server.decode import AttachCall
@@ -53,7 +54,7 @@ class Attaching:
         self.tethers.revoke(self.tethers.engines - self._attached())
         return Attached(answer=answer, pools=running.pools, secrets=self.tethers.issue(answer.engine))
 
-    def detach(self, event: events.Detach) -> None:
+    def detach(self, event: Detach) -> None:
         """Of an engine that no store knows there is nothing to free."""
         if self._parts.running is None:
             return
@@ -65,10 +66,10 @@ class Attaching:
         await self._first.close()
         await self.tethers.close()
 
-    def _attach_event(self, call: AttachCall) -> events.Attach:
+    def _attach_event(self, call: AttachCall) -> Attach:
         engine = EngineId(str(uuid.uuid4()))
         longest = self._parts.config.lease_seconds
-        return events.Attach(
+        return Attach(
             time=now(),
             engine=engine,
             request_id=call.request_id,
@@ -87,9 +88,9 @@ class Attaching:
         # A secret may outlive its engine. Whoever maps then would hold frames that nobody knows of.
         if engine not in self._attached():
             raise EngineExpired("the engine is gone", field="engine", value=engine, remedy="attach again")
-        self._parts.ask(events.TetherOpened(time=now(), engine=engine, pid=pid), Done)
+        self._parts.ask(TetherOpened(time=now(), engine=engine, pid=pid), Done)
 
     def _tethers_closed(self, engine: EngineId) -> None:
         # A store that is stopping has no use for it.
         with suppress(CheckFailed):
-            self._parts.ask(events.TethersClosed(time=now(), engine=engine), Done)
+            self._parts.ask(TethersClosed(time=now(), engine=engine), Done)

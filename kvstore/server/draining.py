@@ -3,8 +3,8 @@
 import asyncio
 from collections.abc import Callable
 
-from kvstore.core.effects import DrainAnswer
-from kvstore.core.events import Drain
+from kvstore.core.answers import DrainAnswer
+from kvstore.core.calls import Drain
 from kvstore.server.clock import now
 from kvstore.server.running import RunningStore
 

@@ -10,9 +10,11 @@ from typing import TypeVar
 
 import msgspec
 
-from kvstore.core import events
-from kvstore.core.effects import Answer, DrainAnswer, ForgetAnswer, Happening, KeepAliveAnswer
+from kvstore.core.answers import Answer, DrainAnswer, ForgetAnswer, KeepAliveAnswer
+from kvstore.core.calls import Drain, KeepAlive
 from kvstore.core.errors import FieldInvalid, StoreNotMade
+from kvstore.core.events import Event
+from kvstore.core.notices import Happening
 from kvstore.core.types import EngineState
 from kvstore.observe.folder import JournalFolder
 from kvstore.server.attaching import Attaching
@@ -68,10 +70,10 @@ class Driver:
 
     # ----------------------------------------------------------------- calls of engines
 
-    def ask(self, event: events.Event, kind: type[AnswerKind]) -> AnswerKind:
+    def ask(self, event: Event, kind: type[AnswerKind]) -> AnswerKind:
         return self._parts.ask(event, kind)
 
-    async def keep_alive(self, event: events.KeepAlive, wait_seconds: float) -> KeepAliveAnswer:
+    async def keep_alive(self, event: KeepAlive, wait_seconds: float) -> KeepAliveAnswer:
         """Waits for news at most so long, and no longer than half of what the lease has left."""
         answer = self.ask(event, KeepAliveAnswer)
         wait = min(wait_seconds, WAIT_SECONDS_MAX, (answer.lease_expire_time - event.time) / 2)
@@ -117,7 +119,7 @@ class Driver:
     def cancel_drain(self) -> None:
         self.health.end_drain()
         if self._parts.running is not None:
-            self.ask(events.Drain(time=now(), on=False), DrainAnswer)
+            self.ask(Drain(time=now(), on=False), DrainAnswer)
 
     # ------------------------------------------------------------------------- the end
 

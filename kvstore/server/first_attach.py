@@ -11,9 +11,10 @@ from functools import partial
 from typing import TypeVar
 
 from kvstore import __version__
-from kvstore.core import events
+from kvstore.core.answers import Done, DrainAnswer
+from kvstore.core.calls import Drain
 from kvstore.core.config import StoreConfig
-from kvstore.core.effects import Done, DrainAnswer
+from kvstore.core.events import BlocksFound
 from kvstore.core.store import Store
 from kvstore.core.types import StoredKey, StoredSession
 from kvstore.observe.journal import Journal
@@ -89,7 +90,7 @@ class FirstAttach:
                 start_wall=wall_now(),
             )
             running.journal = Journal(parts.journal, heading)
-        self._begin(running, events.BlocksFound(time=now(), blocks=found, sessions=sessions))
+        self._begin(running, BlocksFound(time=now(), blocks=found, sessions=sessions))
         self._serve_pools(pools.gpu.fds)
         return running
 
@@ -115,14 +116,14 @@ class FirstAttach:
             failed=self._store_failed,
         )
 
-    def _begin(self, running: RunningStore, found: events.BlocksFound) -> None:
+    def _begin(self, running: RunningStore, found: BlocksFound) -> None:
         """The store's first events, also of what was asked for while there was none."""
         parts = self._parts
         parts.watching.begin_store(running)
         running.ask(found, Done)
         parts.limits.begin(running)
         if parts.health.is_draining:
-            running.ask(events.Drain(time=now()), DrainAnswer)
+            running.ask(Drain(time=now()), DrainAnswer)
         if parts.disk is not None and parts.config.scrub_bytes:
             parts.disk.start_scrub(running.lost_in_thread, parts.config.scrub_bytes)
 

@@ -3,9 +3,9 @@
 import secrets
 from typing import TypeVar
 
-from kvstore.core import events
-from kvstore.core.effects import Answer
+from kvstore.core.answers import Answer
 from kvstore.core.errors import EngineExpired
+from kvstore.core.events import Event
 from kvstore.core.types import NamespaceId
 from kvstore.observe.counting import Counts
 from kvstore.observe.folder import JournalFolder
@@ -48,7 +48,7 @@ class Parts:
         """Why the store can't go on."""
         return self.running.failure if self.running is not None else None
 
-    def ask(self, event: events.Event, kind: type[AnswerKind]) -> AnswerKind:
+    def ask(self, event: Event, kind: type[AnswerKind]) -> AnswerKind:
         """Of an engine, so there is a store if the engine is one of this service's."""
         if self.running is None:
             raise EngineExpired("no engine has attached to this store yet", remedy="attach again")

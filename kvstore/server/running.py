@@ -12,7 +12,8 @@ from contextlib import suppress
 from time import perf_counter
 from typing import TypeVar
 
-from kvstore.core.effects import Answer, Done, Effects
+from kvstore.core.answers import Answer, Done
+from kvstore.core.effects import Effects
 from kvstore.core.errors import CheckFailed, KVStoreError
 from kvstore.core.events import BlocksLost, DiskSynced, Event, FramesReturned, Tick, TransferEnded
 from kvstore.core.lanes import transfers_max

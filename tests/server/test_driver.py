@@ -13,23 +13,12 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 
 from kvstore.core import events
-from kvstore.core.effects import AttachAnswer, KeepAliveAnswer, LookupAnswer, StepAnswer
-from kvstore.core.errors import (
-    CheckFailed,
-    EngineExpired,
-    FieldInvalid,
-    LayoutMismatch,
-    PoolUnavailable,
-)
+from kvstore.core.answers import AttachAnswer, KeepAliveAnswer, LookupAnswer, StepAnswer
+from kvstore.core.calls import Detach, KeepAlive, Lookup, Step
+from kvstore.core.errors import CheckFailed, EngineExpired, FieldInvalid, LayoutMismatch, PoolUnavailable
+from kvstore.core.operations import Allocate, Commit, Free, Operation
 from kvstore.core.store import Store
-from kvstore.core.types import (
-    BlockKey,
-    EngineId,
-    Retention,
-    SequenceId,
-    StepNumber,
-    Tier,
-)
+from kvstore.core.types import BlockKey, EngineId, Retention, SequenceId, StepNumber, Tier
 from kvstore.server import pools
 from kvstore.server.attaching import Attached
 from kvstore.server.clock import now
@@ -92,8 +81,8 @@ def attach(driver: Driver, layout: Layout = LAYOUT) -> Coroutine[None, None, Att
     return driver.attach(call)
 
 
-def step(engine: EngineId, number: int, *operations: events.Operation) -> events.Step:
-    return events.Step(
+def step(engine: EngineId, number: int, *operations: Operation) -> Step:
+    return Step(
         time=now(),
         engine=engine,
         step=StepNumber(number),
@@ -102,8 +91,8 @@ def step(engine: EngineId, number: int, *operations: events.Operation) -> events
     )
 
 
-def keep_alive(engine: EngineId, completed: int = 0) -> events.KeepAlive:
-    return events.KeepAlive(time=now(), engine=engine, completed_step=StepNumber(completed))
+def keep_alive(engine: EngineId, completed: int = 0) -> KeepAlive:
+    return KeepAlive(time=now(), engine=engine, completed_step=StepNumber(completed))
 
 
 def key(number: int) -> BlockKey:
@@ -114,11 +103,9 @@ def key(number: int) -> BlockKey:
 def commit_turn(driver: Driver, engine: EngineId, blocks: int) -> None:
     """The finished turn of a session, which goes down to disk by itself."""
     keys = tuple(key(number) for number in range(blocks))
-    allocate = events.Allocate(
-        sequence=SequenceId(1), token_count=4 * blocks, block_keys=keys[:-1], session="chat"
-    )
-    commit = events.Commit(sequence=SequenceId(1), first_block=0, block_keys=keys)
-    free = events.Free(sequences=(SequenceId(1),), retention=Retention.SESSION)
+    allocate = Allocate(sequence=SequenceId(1), token_count=4 * blocks, block_keys=keys[:-1], session="chat")
+    commit = Commit(sequence=SequenceId(1), first_block=0, block_keys=keys)
+    free = Free(sequences=(SequenceId(1),), retention=Retention.SESSION)
     for number, operations in enumerate([(allocate,), (commit, free), ()], start=1):
         driver.ask(step(engine, number, *operations), StepAnswer)
 
@@ -126,9 +113,9 @@ def commit_turn(driver: Driver, engine: EngineId, blocks: int) -> None:
 def finish_turn(driver: Driver, engine: EngineId, turn: int) -> None:
     """Ten blocks of a chat of its own, in three steps, turn by turn from 0 on."""
     keys = tuple(key(100 * turn + number) for number in range(10))
-    allocate = events.Allocate(sequence=SequenceId(turn), token_count=40, session=f"chat {turn}")
-    commit = events.Commit(sequence=SequenceId(turn), first_block=0, block_keys=keys)
-    free = events.Free(sequences=(SequenceId(turn),), retention=Retention.SESSION)
+    allocate = Allocate(sequence=SequenceId(turn), token_count=40, session=f"chat {turn}")
+    commit = Commit(sequence=SequenceId(turn), first_block=0, block_keys=keys)
+    free = Free(sequences=(SequenceId(turn),), retention=Retention.SESSION)
     for number, operations in enumerate([(allocate,), (commit, free), ()], start=3 * turn + 1):
         driver.ask(step(engine, number, *operations), StepAnswer)
 
@@ -152,7 +139,7 @@ def test_before_the_first_attach_there_is_no_store(tmp_path: Path) -> None:
             driver.ask(step(engine, 1), StepAnswer)
         with pytest.raises(EngineExpired):
             await driver.keep_alive(keep_alive(engine), 1.0)
-        driver.detach(events.Detach(time=now(), engine=engine))
+        driver.detach(Detach(time=now(), engine=engine))
 
     run(scenario, config_for(tmp_path))
 
@@ -380,7 +367,7 @@ def test_what_is_on_its_way_is_drained_to_disk_and_found_again(tmp_path: Path) -
     async def find(driver: Driver, stopped: Stopped) -> None:
         engine = (await attach(driver)).answer.engine
         keys = tuple(key(number) for number in range(6))
-        lookup = events.Lookup(time=now(), engine=engine, block_keys=keys)
+        lookup = Lookup(time=now(), engine=engine, block_keys=keys)
         assert driver.ask(lookup, LookupAnswer).blocks_by_tier == (0, 0, 6)
 
     run(write, config)
@@ -398,7 +385,7 @@ def test_what_the_scrub_finds_bad_is_found_by_nobody(tmp_path: Path) -> None:
         engine = (await attach(driver)).answer.engine
         keys = tuple(key(number) for number in range(6))
         for _ in count():
-            lookup = events.Lookup(time=now(), engine=engine, block_keys=keys)
+            lookup = Lookup(time=now(), engine=engine, block_keys=keys)
             if driver.ask(lookup, LookupAnswer).blocks_cached < 6:
                 break
             await asyncio.sleep(0.01)
@@ -426,7 +413,7 @@ def test_a_smaller_disk_than_before_keeps_what_fits(tmp_path: Path) -> None:
         [disk] = [tier for tier in driver.reports.usage().tiers if tier.tier is Tier.DISK]
         assert disk.frames_total < 800
         assert disk_frames_used(driver) > 0
-        lookup = events.Lookup(time=now(), engine=engine, block_keys=(key(7900),))
+        lookup = Lookup(time=now(), engine=engine, block_keys=(key(7900),))
         assert driver.ask(lookup, LookupAnswer).blocks_cached == 1
 
     run(write, config_for(tmp_path, disk_bytes=16 << 20))

@@ -5,8 +5,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from kvstore.core.effects import BlocksStored, EngineGone, Happening
 from kvstore.core.errors import CheckFailed, RevisionCompacted
+from kvstore.core.notices import BlocksStored, EngineGone, Happening
 from kvstore.core.types import BlockKey, EngineId, NamespaceId, Revision, TenantId, Tier
 from kvstore.server import events as module
 from kvstore.server.calls import Stopped

@@ -15,9 +15,10 @@ import pytest
 from kvstore.cli.watch import describe
 from kvstore.client.client import Client
 from kvstore.client.errors import Refused, Unanswered
-from kvstore.core import events
-from kvstore.core.effects import BlocksStored, StepAnswer
+from kvstore.core.answers import StepAnswer
 from kvstore.core.errors import EngineExpired
+from kvstore.core.notices import BlocksStored
+from kvstore.core.operations import Allocate
 from kvstore.core.types import BlockKey, NamespaceId, Revision, TenantId, Tier
 from kvstore.server import events as events_module
 from kvstore.server import watching
@@ -313,7 +314,7 @@ def test_the_store_tells_as_long_as_somebody_watches_and_a_while_longer(
 def test_to_watch_an_engine_renews_its_lease(tmp_path: Path) -> None:
     async def scenario(driver: Driver, stopped: Stopped) -> None:
         engine = (await attach(driver)).answer.engine
-        driver.ask(step(engine, 1, events.Allocate(sequence=1, token_count=4)), StepAnswer)  # type: ignore[arg-type]
+        driver.ask(step(engine, 1, Allocate(sequence=1, token_count=4)), StepAnswer)  # type: ignore[arg-type]
         [before] = driver.reports.usage().engines
         await asyncio.sleep(0.01)
         watcher = driver.watch(call_of(0, engine))

@@ -206,9 +206,11 @@ class BrokenDeviceSuite(BlockTierSuite):
     def test_a_late_read_is_a_miss_and_its_frame_is_told_when_it_has_come_back(
         self, folder: Path, sizes: Sizes
     ) -> None:
-        files = HangingFiles(self.files())
-        with closing(open_tier(folder, sizes, CAP, files, deadline_seconds=0.2)) as tier:
+        with self.opened(folder, sizes) as tier:
             tier.write([stored_key(0)], sizes.filled({0: 1}))
+        files = HangingFiles(self.files())
+        # Long enough for a busy machine to look into the index.
+        with closing(open_tier(folder, sizes, CAP, files, deadline_seconds=2.0)) as tier:
             files.hang()
             back: queue.SimpleQueue[int] = queue.SimpleQueue()
             [outcome] = tier.read([stored_key(0)], sizes.frames(1), returned=back.put)
@@ -216,6 +218,7 @@ class BrokenDeviceSuite(BlockTierSuite):
             assert back.empty()
             files.release()
             assert back.get(timeout=30) == 0
+        with self.opened(folder, sizes) as tier:
             assert find_versions(tier, sizes, {0: {1}}) == {0: 1}
 
 

@@ -108,9 +108,11 @@ class Log:
         found = {id(name.inode): name.inode for names in self.names.values() for name in names}
         return [inode for inode in found.values() if inode is not None]
 
+    def syncs(self) -> list[Sync]:
+        return [*(sync for inode in self.inodes() for sync in inode.syncs), *self.folder_syncs]
+
     def sites(self) -> set[str]:
-        syncs = [sync for inode in self.inodes() for sync in inode.syncs]
-        return {sync.site for sync in [*syncs, *self.folder_syncs]}
+        return {sync.site for sync in self.syncs()}
 
     def call(self, event: Event, do: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
         """An event that fails has still begun, and may have had its effect."""
@@ -229,7 +231,8 @@ class _Door:
             self._real[name](fd)
             return
         inode = self._open[fd]
-        site = f"{name} in {_site(sys._getframe(2))}"
+        of = "the folder" if inode is None else "a file"
+        site = f"{name} of {of} in {_site(sys._getframe(2))}"
         event = Sync(site=site)
         (self._log.folder_syncs if inode is None else inode.syncs).append(event)
         self._log.call(event, self._real[name], fd)
@@ -239,6 +242,7 @@ REPLACED = (
     "open",
     "close",
     "unlink",
+    "replace",
     "pwritev",
     "pwrite",
     "posix_fallocate",
