@@ -28,6 +28,8 @@ class Chains:
         self._memory = memory
         self._links = links
         self._sessions = sessions
+        # Before a restart: nothing is brought up that was only wished for.
+        self.is_closed = False
 
     def lookup(self, engine: Engine, event: Lookup) -> LookupAnswer:
         """How much is cached, and where."""
@@ -44,6 +46,8 @@ class Chains:
         """A wish: what finds no room that nobody needs is let go (`ahead.py`)."""
         check_target(event.target)
         blocks, rows = self._memory.blocks, self._find(engine, event)
+        if self.is_closed:
+            return PrefetchAnswer(blocks_started=0)
         if event.target is not GPU:
             # What is on the GPU need not be brought nearer.
             rows = rows[~blocks.has_frame(GPU, rows)]

@@ -231,7 +231,7 @@ class Store:
 
     def _drain(self, event: Drain) -> DrainAnswer:
         """What runs goes on."""
-        self.membership.is_closed = self.admission.is_closed = event.on
+        self.membership.is_closed = self.admission.is_closed = self._chains.is_closed = event.on
         if event.on:
             self._draining.write_down()
         return self._draining.report()

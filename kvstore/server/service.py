@@ -52,7 +52,6 @@ from kvstore.server.encode import (
 )
 from kvstore.server.encode_events import encode_batch
 from kvstore.server.encode_results import encode_allocate, encode_fork, encode_swap
-from kvstore.server.encode_usage import encode_usage
 from kvstore.server.health import health_handler
 from kvstore.v1 import kvstore_pb2 as pb
 
@@ -177,8 +176,7 @@ class _Service:
         return pb.ForgetResponse(blocks_forgotten=answer.blocks_forgotten, done=answer.done)
 
     def get_usage(self, _: pb.GetUsageRequest) -> pb.Usage:
-        driver = self._driver
-        return encode_usage(driver.usage(), driver.counts, driver.facts)
+        return self._driver.reports.usage_message()
 
     def get_sequence(self, request: pb.GetSequenceRequest) -> pb.Sequence:
         event = decode_get_sequence(request, now())

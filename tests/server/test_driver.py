@@ -20,10 +20,11 @@ from kvstore.core.operations import Allocate, Commit, Free, Operation
 from kvstore.core.store import Store
 from kvstore.core.types import BlockKey, EngineId, Retention, SequenceId, StepNumber, Tier
 from kvstore.server import pools
+from kvstore.server.attaching import Attached
 from kvstore.server.clock import now
 from kvstore.server.config import ServeConfig
 from kvstore.server.decode import AttachCall
-from kvstore.server.driver import Attached, Driver
+from kvstore.server.driver import Driver
 from kvstore.server.layout import Layout
 from kvstore.server.server import serve
 from kvstore.tiers.disk import DiskTier
@@ -120,7 +121,7 @@ def finish_turn(driver: Driver, engine: EngineId, turn: int) -> None:
 
 
 def disk_frames_used(driver: Driver) -> int:
-    [usage] = [tier for tier in driver.usage().tiers if tier.tier is Tier.DISK]
+    [usage] = [tier for tier in driver.reports.usage().tiers if tier.tier is Tier.DISK]
     return usage.frames_total - usage.frames_free
 
 
@@ -129,7 +130,7 @@ def disk_frames_used(driver: Driver) -> int:
 
 def test_before_the_first_attach_there_is_no_store(tmp_path: Path) -> None:
     async def scenario(driver: Driver, stopped: Stopped) -> None:
-        assert [(tier.tier, tier.frames_total) for tier in driver.usage().tiers] == [
+        assert [(tier.tier, tier.frames_total) for tier in driver.reports.usage().tiers] == [
             (Tier.GPU, 0),
             (Tier.CPU, 0),
         ]
@@ -148,7 +149,7 @@ def test_all_who_attach_at_once_share_one_pool(tmp_path: Path) -> None:
         attached = await asyncio.gather(*(attach(driver) for _ in range(5)))
         assert len({id(each.pools.gpu) for each in attached}) == 1
         assert len({each.answer.engine for each in attached}) == 5
-        [gpu, cpu] = driver.usage().tiers
+        [gpu, cpu] = driver.reports.usage().tiers
         assert (gpu.frames_total, cpu.frames_total) == (FRAMES, 64)
 
     run(scenario, config_for(tmp_path))
@@ -161,7 +162,7 @@ def test_the_pools_are_made_though_the_first_caller_has_gone(tmp_path: Path) -> 
         impatient.cancel()
         await asyncio.wait([impatient])
         assert (await attach(driver)).answer.created
-        assert len(driver.usage().engines) == 1
+        assert len(driver.reports.usage().engines) == 1
 
     run(scenario, config_for(tmp_path))
 
@@ -360,7 +361,7 @@ def test_what_is_on_its_way_is_drained_to_disk_and_found_again(tmp_path: Path) -
 
     async def write(driver: Driver, stopped: Stopped) -> None:
         commit_turn(driver, (await attach(driver)).answer.engine, 6)
-        await driver.drain(10.0)
+        await driver.end_transfers(10.0)
         assert disk_frames_used(driver) == 6
 
     async def find(driver: Driver, stopped: Stopped) -> None:
@@ -378,7 +379,7 @@ def test_what_the_scrub_finds_bad_is_found_by_nobody(tmp_path: Path) -> None:
 
     async def write(driver: Driver, stopped: Stopped) -> None:
         commit_turn(driver, (await attach(driver)).answer.engine, 6)
-        await driver.drain(10.0)
+        await driver.end_transfers(10.0)
 
     async def find(driver: Driver, stopped: Stopped) -> None:
         engine = (await attach(driver)).answer.engine
@@ -404,12 +405,12 @@ def test_a_smaller_disk_than_before_keeps_what_fits(tmp_path: Path) -> None:
         engine = (await attach(driver)).answer.engine
         for turn in range(80):
             finish_turn(driver, engine, turn)
-            await driver.drain(10.0)
+            await driver.end_transfers(10.0)
         assert disk_frames_used(driver) == 800
 
     async def find(driver: Driver, stopped: Stopped) -> None:
         engine = (await attach(driver)).answer.engine
-        [disk] = [tier for tier in driver.usage().tiers if tier.tier is Tier.DISK]
+        [disk] = [tier for tier in driver.reports.usage().tiers if tier.tier is Tier.DISK]
         assert disk.frames_total < 800
         assert disk_frames_used(driver) > 0
         lookup = Lookup(time=now(), engine=engine, block_keys=(key(7900),))
@@ -426,7 +427,7 @@ def test_a_stop_with_copies_still_queued_is_a_clean_one(tmp_path: Path) -> None:
         engine = (await attach(driver)).answer.engine
         for turn in range(20):
             finish_turn(driver, engine, turn)
-        assert driver.usage().tiers[1].blocks_moved_in < 200
+        assert driver.reports.usage().tiers[1].blocks_moved_in < 200
         assert await driver.close(5.0)
         assert driver.failure is None
 
