@@ -171,7 +171,7 @@ class DiskTier:
         others = storage.space.block_count - storage.space.blocks_of(own)
         if others:
             log.warning("%s: blocks of other sizes hold %d of its slots", self.folder, others)
-        return max(0, storage.space.slot_count - others)
+        return max(0, storage.space.room - others)
 
     def lay_out(self, block_bytes: int, ranks: int) -> None:
         """Before the first block is written or read, and before any other thread calls: once for the blocks
