@@ -7,6 +7,7 @@ behind it and knows what was there when.
 """
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -42,6 +43,8 @@ class VirtualDevice:
         self._changed = threading.Condition()
         self._paused = False
         self._in_service = ""
+        # Kinds of those that wait for the device.
+        self._waiting: Counter[str] = Counter()
         self._now = 0.0
         self._served: list[Served] = []
 
@@ -72,6 +75,12 @@ class VirtualDevice:
             if not self._changed.wait_for(lambda: self._in_service == kind, STUCK_SECONDS):
                 raise TimeoutError(f"no {kind} in service, but {self._in_service or 'nothing'}")
 
+    def wait_for_waiting(self, kind: str) -> None:
+        """Until an I/O of this kind waits for the device. TimeoutError where none comes."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._waiting[kind] > 0, STUCK_SECONDS):
+                raise TimeoutError(f"no {kind} waits for the device")
+
     def create(self, path: Path, size_bytes: int) -> int:
         return self._files.create(path, size_bytes)
 
@@ -100,7 +109,12 @@ class VirtualDevice:
     def _service(self, kind: str, size_bytes: int) -> Iterator[None]:
         """The device, for one I/O. What waits for it is not in a queue of ours: that is the tier's affair."""
         with self._changed:
-            self._wait(lambda: not self._in_service)
+            self._waiting[kind] += 1
+            self._changed.notify_all()
+            try:
+                self._wait(lambda: not self._in_service)
+            finally:
+                self._waiting[kind] -= 1
             self._in_service = kind
             self._changed.notify_all()
             begin = self._now
