@@ -41,7 +41,7 @@ soak: $(STAMP)
 
 # The disk tier under SIGKILL at 200 points, under many losses of power, and under faults of the device by many seeds.
 crash: $(STAMP)
-	$(BIN)/python -m pytest -q --crash-points=200 --power-losses=4000 --fault-seeds=60 \
+	$(BIN)/python -m pytest -q --crash-points=200 --power-losses=3000 --fault-seeds=30 \
 		tests/tiers/test_crash.py tests/tiers/test_power.py tests/tiers/test_conformance.py
 
 # Whether the tests find each of the faults in tools/mutations.txt.

@@ -55,7 +55,7 @@ def _virtual_rows(bench: TierBench, device: VirtualDevice, rounds: int) -> list[
         served, began = len(device.served), device.now
         read = threading.Thread(target=bench.read, args=(READ,))
         read.start()
-        device.wait_for_waiting("read")
+        device.wait_for_arrival("read")
         device.resume()
         read.join()
         for writer in writers:

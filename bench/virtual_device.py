@@ -43,7 +43,7 @@ class VirtualDevice:
         self._changed = threading.Condition()
         self._paused = False
         self._in_service = ""
-        # Kinds of those that wait for the device.
+        # I/Os that stand at the door, by kind.
         self._waiting: Counter[str] = Counter()
         self._now = 0.0
         self._served: list[Served] = []
@@ -75,11 +75,11 @@ class VirtualDevice:
             if not self._changed.wait_for(lambda: self._in_service == kind, STUCK_SECONDS):
                 raise TimeoutError(f"no {kind} in service, but {self._in_service or 'nothing'}")
 
-    def wait_for_waiting(self, kind: str) -> None:
-        """Until an I/O of this kind waits for the device. TimeoutError where none comes."""
+    def wait_for_arrival(self, kind: str) -> None:
+        """Until an I/O of this kind waits for the one in service. TimeoutError where none comes."""
         with self._changed:
             if not self._changed.wait_for(lambda: self._waiting[kind] > 0, STUCK_SECONDS):
-                raise TimeoutError(f"no {kind} waits for the device")
+                raise TimeoutError(f"no {kind} has come")
 
     def create(self, path: Path, size_bytes: int) -> int:
         return self._files.create(path, size_bytes)
@@ -111,10 +111,8 @@ class VirtualDevice:
         with self._changed:
             self._waiting[kind] += 1
             self._changed.notify_all()
-            try:
-                self._wait(lambda: not self._in_service)
-            finally:
-                self._waiting[kind] -= 1
+            self._wait(lambda: not self._in_service)
+            self._waiting[kind] -= 1
             self._in_service = kind
             self._changed.notify_all()
             begin = self._now

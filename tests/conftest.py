@@ -30,9 +30,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="write what is seen into tests/scenarios/*.txt, to be reviewed as a diff",
     )
     # `make crash` asks for many; a sample of each runs with all tests.
-    parser.addoption("--crash-points", type=int, default=10, help="processes that are killed with SIGKILL")
-    parser.addoption("--power-losses", type=int, default=150, help="losses of power that are replayed")
-    parser.addoption("--fault-seeds", type=int, default=3, help="devices that fail, each in its own way")
+    parser.addoption("--crash-points", type=int, default=6, help="processes that are killed with SIGKILL")
+    parser.addoption("--power-losses", type=int, default=120, help="losses of power that are replayed")
+    parser.addoption("--fault-seeds", type=int, default=2, help="devices that fail, each in its own way")
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -69,7 +69,9 @@ def _health(usage: pb.Usage) -> Iterator[RenderableType]:
     failing = [tier for tier in usage.tiers if tier.degraded]
     for tier in failing:
         yield Text(f"health: {_name(tier.tier)} degraded, takes no writes: {tier.degraded_reason}")
-    if not failing:
+    if usage.draining:
+        yield "health: draining, takes no new work"
+    elif not failing:
         yield "health: ok"
 
 

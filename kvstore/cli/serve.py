@@ -33,6 +33,9 @@ def serve(
             help="Delete what another format or another layout has left in the folder of --disk.",
         ),
     ] = False,
+    scrub: Annotated[
+        str, typer.Option(help="Bytes a second at which what is on disk is looked at for damage; 0: never.")
+    ] = "8MiB",
     tenant: Annotated[
         list[str] | None,
         typer.Option(help="A tenant that may be named; repeatable, the first is default."),
@@ -46,9 +49,13 @@ def serve(
         str, typer.Option(help="The most that each tenant may have retained: 2GiB, or a share of all tiers.")
     ] = "25%",
     high_watermark: Annotated[
-        float, typer.Option(help="Share of frames in use that starts evicting.")
+        float, typer.Option(help="Share of the GPU tier's frames in use that is high pressure.")
     ] = 0.90,
-    low_watermark: Annotated[float, typer.Option(help="Share of frames in use that ends it.")] = 0.80,
+    low_watermark: Annotated[float, typer.Option(help="Share below which it is over.")] = 0.80,
+    cpu_high_watermark: Annotated[
+        float, typer.Option(help="Share of the CPU tier with no copy below that makes writes to disk hurry.")
+    ] = 0.75,
+    cpu_low_watermark: Annotated[float, typer.Option(help="Share below which they don't.")] = 0.50,
     drain_seconds: Annotated[
         float,
         typer.Option(help="Seconds for which a stop first writes to disk what is worth keeping."),
@@ -88,6 +95,7 @@ def serve(
         disk=disk,
         disk_bytes=disk_bytes,
         wipe_incompatible=wipe_incompatible,
+        scrub=scrub,
         tenants=tenant or (),
         lease=lease,
         engines_max=engines_max,
@@ -95,6 +103,8 @@ def serve(
         retain_bytes=retain_bytes,
         high_watermark=high_watermark,
         low_watermark=low_watermark,
+        cpu_high_watermark=cpu_high_watermark,
+        cpu_low_watermark=cpu_low_watermark,
         drain_seconds=drain_seconds,
         limits=limit or (),
         journal=journal,

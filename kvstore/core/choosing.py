@@ -25,10 +25,8 @@ class Choosing:
         self._lanes = lanes
         self._late = late
         self._ahead = ahead
-        # Free ones that nothing is brought to ahead of being asked for: what runs grows into them.
-        self._gpu_frames_left = round((1 - config.high_watermark) * config.gpu_frames)
         # Rows that were to be read while the device is stuck.
-        self._refused: list[int] = []
+        self.refused: list[int] = []
 
     def next(self, lane: Lane) -> Rows:
         """Rows of the lane's next transfer, their target frames taken; perhaps none."""
@@ -45,7 +43,8 @@ class Choosing:
 
     def take_refused(self) -> Rows:
         """Blocks that are not read now, since the device is stuck: who waits for them is to be told."""
-        refused, self._refused = np.array(self._refused, np.intp), []
+        refused = np.array(self.refused, np.intp)
+        self.refused.clear()
         return refused
 
     def _next_load(self, rows: Rows) -> Rows:
@@ -62,7 +61,7 @@ class Choosing:
         self._lanes[LOAD, ASKED].ask(rows[blocks.valid[CPU][rows]].tolist())
         rows = rows[(blocks.frame[CPU][rows] == NO_FRAME) & blocks.valid[DISK][rows]]
         if self._late.too_many:
-            self._refused += rows.tolist()
+            self.refused += rows.tolist()
             return NO_ROWS
         fitting = self._take_frames(CPU, rows)
         lane.put_back(rows[fitting.size :])
@@ -79,7 +78,9 @@ class Choosing:
         to be written."""
         if lane.link == LOAD:
             rows = self._ahead.to_load(rows)
-            room = self._memory.pools[GPU].free_count - self._gpu_frames_left
+            pool, marks = self._memory.pools[GPU], self._memory.watermarks[GPU]
+            # Some free ones are left alone: what runs grows into them.
+            room = pool.free_count - round((1 - marks.high) * pool.frame_count)
             fitting = rows[: max(0, room)]
             self._memory.add_replicas(GPU, fitting)
             self._ahead.fulfil(fitting)

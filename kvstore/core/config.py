@@ -39,7 +39,7 @@ class StoreConfig:
     # Blocks that each tenant may have retained at once; 0: none.
     retained_blocks_max: int = 0
     # Blocks, and sessions, that a Forget takes out at once: some milliseconds, in which no step is answered.
-    forget_lot_blocks: int = 1_024
+    forget_lot_blocks: int = 512
     # Blocks that wait for their copy down in the background, and those that wait to be brought up ahead.
     queue_blocks_max: int = 65_536
     # Share of the CPU tier that can't be given up without loss above which writes to disk make way for
@@ -58,6 +58,8 @@ class StoreConfig:
             ("transfer_blocks_max", 1),
             ("transfers_per_link_max", 1),
             ("queue_blocks_max", 1),
+            ("retained_blocks_max", 0),
+            ("forget_lot_blocks", 1),
         ):
             value = getattr(self, name)
             if value < low:

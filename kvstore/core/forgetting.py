@@ -10,6 +10,8 @@ deleted too, and the disk has said that all deletes are durable.
 
 from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as Many
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from msgspec import Struct, field
@@ -47,6 +49,8 @@ RETRY_SECONDS = 1.0
 NO_GENERATIONS = np.empty(0, np.uint32)
 # Sorted by their two lower bytes as long as these say all: eight times as fast.
 SHORT = 1 << 16
+# To compare a column with each of so many values is quicker than to sort it.
+COMPARED_MAX = 32
 
 
 class _Scope(Struct, frozen=True):
@@ -211,9 +215,8 @@ class Forgetting:
             self._silence(engine, scope)
         rows = self._find(scope)
         blocks.bar(rows)
-        depth = blocks.depth[rows]
         # Tails first. Whatever hangs on a block is deeper, and among them or gone.
-        order = np.argsort(depth.astype(np.uint16) if depth.max(initial=0) < SHORT else depth, kind="stable")
+        order = _order_by_depth(blocks.depth[rows])
         left = self._still_there(job, slice(job.place, None))
         job.rows, job.place = (rows[order[::-1]] if not left.size else self._merge(left, rows)), 0
         job.generations = blocks.generation[job.rows]
@@ -273,17 +276,30 @@ class Forgetting:
         """Blocks in the index that are in scope, with all that must go with them."""
         blocks, prefix = self._memory.blocks, self._memory.prefix
         domains = [domain for domain in prefix.domains() if scope.covers(domain)]
-        mine = blocks.indexed & np.isin(blocks.domain, domains)
+        mine = blocks.indexed & _is_one_of(blocks.domain, domains)
         if scope.writers:
-            mine &= np.isin(blocks.writer, scope.writers)
+            mine &= _is_one_of(blocks.writer, scope.writers)
         elif scope.session:
-            mine &= np.isin(blocks.owner, [session_owner(domain, scope.session) for domain in domains])
+            owners = [session_owner(domain, scope.session) for domain in domains]
+            mine &= _is_one_of(blocks.owner, owners)
             for domain, keys in self._chains_of(scope, domains):
                 mine[np.array(prefix.find_prefix(domain, keys, {}), np.intp)] = True
-        rows = np.flatnonzero(mine)
         if scope.session and not scope.whole:
-            return self._own(rows)
-        return prefix.with_descendants(rows) if scope.session or scope.writers else rows
+            return self._own(np.flatnonzero(mine))
+        if scope.session or scope.writers:
+            self._spread(mine)
+        return np.flatnonzero(mine)
+
+    def _spread(self, mine: NDArray[np.bool_]) -> None:
+        """To all that hangs on these: level by level, which looks at each block once."""
+        blocks = self._memory.blocks
+        rows = np.flatnonzero(blocks.indexed)
+        depth = blocks.depth[rows]
+        order = _order_by_depth(depth)
+        rows, ends = rows[order], np.cumsum(np.bincount(depth)).tolist()
+        for begin, end in pairwise(ends):
+            level = rows[begin:end]
+            mine[level] |= mine[blocks.parent[level]]
 
     def _chains_of(
         self, scope: _Scope, domains: Iterable[DomainId]
@@ -301,13 +317,13 @@ class Forgetting:
     def _own(self, rows: Rows) -> Rows:
         """Of a session's blocks those that nobody else has used, and on which nothing of others hangs."""
         blocks = self._memory.blocks
-        shared = blocks.shared[rows]
-        own = rows[~shared]
+        own = rows[~blocks.shared[rows]]
+        if not own.size:
+            return own
         parents = blocks.parent[own]
         hanging = np.bincount(parents[parents != NO_ROW], minlength=blocks.capacity)
         others = own[blocks.children[own] != hanging[own]]
-        stay = self._memory.prefix.with_ancestors(np.concatenate([rows[shared], others]))
-        return np.setdiff1d(own, stay)
+        return np.setdiff1d(own, self._memory.prefix.with_ancestors(others))
 
     # ---------------------------------------------------------------------------- work
 
@@ -332,7 +348,7 @@ class Forgetting:
         job.forgotten += rows.size
         # A sequence that waits for a block must not come to see it; what was its own before, it may.
         unfilled = rows[blocks.unfilled(rows)]
-        self._swaps.lose(unfilled[blocks.claims[unfilled] == 0])
+        self._swaps.deny(unfilled[blocks.claims[unfilled] == 0])
         job.moving = np.concatenate([job.moving, self._leave_disk(rows)])
         self._memory.collect(rows)
 
@@ -384,3 +400,19 @@ class Forgetting:
         return ForgetAnswer(
             forget=job.id, blocks_forgotten=job.forgotten, done=job.done, lots_left=job.has_lots
         )
+
+
+def _order_by_depth(depth: NDArray[np.int32]) -> Rows:
+    short = depth.max(initial=0) < SHORT
+    order: Rows = np.argsort(depth.astype(np.uint16) if short else depth, kind="stable")
+    return order
+
+
+def _is_one_of(column: NDArray[Any], values: Many[int]) -> NDArray[np.bool_]:
+    """`np.isin`, which sorts a million to find one."""
+    if len(values) > COMPARED_MAX:
+        return np.isin(column, values)
+    found = np.zeros(column.size, np.bool_)
+    for value in values:
+        found |= column == value
+    return found

@@ -63,6 +63,7 @@ class Links:
         self.ahead = Ahead(config, memory, self.lanes)
         self.yielding = Yielding(config, self.lanes, is_waiting)
         self._choosing = Choosing(config, memory, self.lanes, self.late, self.ahead)
+        self.refused = self._choosing.refused
         self._under_way: dict[TransferId, tuple[Lane, Rows]] = {}
         self._last_id = 0
         self.writes_failed_in_a_row = 0

@@ -1,20 +1,18 @@
 """Replicas of blocks: taking frames, and giving them back. What may go is said in `room.py`."""
 
-from collections.abc import Iterable
-
 import numpy as np
-from numpy.typing import NDArray
 
 from kvstore.core.blocks import NO_FRAME, NO_OWNER, NO_ROW, NO_ROWS, Blocks
 from kvstore.core.config import StoreConfig
 from kvstore.core.errors import check
 from kvstore.core.pool import FramePool, Frames
 from kvstore.core.ports import EvictionPolicy
-from kvstore.core.prefix import PrefixIndex, domain_id, domain_parts
+from kvstore.core.prefix import PrefixIndex, domain_parts
 from kvstore.core.recency import Recency
 from kvstore.core.retained import Retained
 from kvstore.core.room import Room
 from kvstore.core.types import CPU, DISK, GPU, BlockKey, DomainId, Rows, StoredKey, Tier, WriterId
+from kvstore.core.watermarks import WatermarkTable
 
 __all__ = ["Memory"]
 
@@ -34,7 +32,8 @@ class Memory:
         self.eviction = eviction
         eviction.begin(self.blocks.capacity)
         self.room = Room(self.blocks, self.pools, self.prefix, eviction)
-        self.recency = Recency(self.blocks)
+        self.watermarks = WatermarkTable(config)
+        self.recency = Recency(self.blocks, has_disk=config.disk_frames > 0)
         self.retained = Retained(self.blocks, eviction)
         self.blocks_evicted = [0 for _ in Tier]
         # Blocks that were not brought to a tier, though it was wished for, for want of room or time; of the
@@ -93,7 +92,7 @@ class Memory:
             return True
         wanted = count + spare - free
         queued = self.blocks.queued[tier]
-        victims = self.room.victims(tier, wanted, spared=None if tier is DISK else self._uncopied)
+        victims = self.room.victims(tier, wanted, spared=None if tier is DISK else self.room.uncopied)
         if len(victims) < wanted and tier is not DISK:
             victims = self.room.victims(tier, wanted, spared=lambda rows: queued[rows])
         if len(victims) < wanted and not in_background:
@@ -109,14 +108,6 @@ class Memory:
         if count > free:
             self.evict(tier, victims[: count - free])
         return True
-
-    def _uncopied(self, rows: Rows) -> NDArray[np.bool_]:
-        """Whether each block of the GPU or CPU tier waits for its copy down, or is wanted on disk and has
-        none below."""
-        blocks = self.blocks
-        waiting = blocks.queued[GPU][rows] | blocks.queued[CPU][rows]
-        uncopied: NDArray[np.bool_] = waiting | (blocks.to_disk[rows] & ~blocks.valid[DISK][rows])
-        return uncopied
 
     def add_replicas(self, tier: Tier, rows: Rows) -> None:
         """Gives each block a frame in the tier, still to be filled. There is room."""
@@ -279,6 +270,7 @@ class Memory:
         """Takes out of every tier what of these indexed blocks nobody uses, tails first. What a
         transfer still moves goes when that has ended (`discard_again`)."""
         self.blocks.unwanted[rows] = True
+        self.blocks.to_disk[rows] = False
         rows = rows[np.argsort(-self.blocks.depth[rows], kind="stable")]
         for tier in Tier:
             self.evict(tier, self.room.removable(tier, rows[self.blocks.indexed[rows]]))
@@ -299,13 +291,6 @@ class Memory:
         if np.count_nonzero(below):
             best[below] += ~on_cpu[rows[below]]
         return best
-
-    def stored_rows(self, keys: Iterable[StoredKey]) -> Rows:
-        """Of these keys the blocks that can be found and have a valid copy on disk."""
-        found = [self.prefix.find(domain_id(key.namespace, key.tenant), key.key) for key in keys]
-        rows = np.unique(np.array([row for row in found if row is not None], np.intp))
-        stored: Rows = rows[self.blocks.valid[DISK][rows]]
-        return stored
 
     def _is_stored_again(self, row: int) -> bool:
         """Whether the bytes on disk under the block's key are those of a later block."""

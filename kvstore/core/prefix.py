@@ -253,9 +253,11 @@ class PrefixIndex:
     def with_descendants(self, rows: Rows) -> Rows:
         """The indexed blocks among `rows` and all that hang on them, deepest last."""
         blocks = self._blocks
-        found = level = np.unique(rows[blocks.indexed[rows]])
+        level = np.unique(rows[blocks.indexed[rows]])
         if not level.size:
-            return found
+            return level
+        is_found = np.zeros(blocks.capacity, np.bool_)
+        is_found[level] = True
         # Nobody keeps lists of children: they are rarely asked for, and then all are sorted once.
         members = np.flatnonzero(blocks.indexed)
         members = members[np.argsort(blocks.parent[members], kind="stable")]
@@ -265,10 +267,11 @@ class PrefixIndex:
             count = np.searchsorted(parents, level, "right") - first
             starts = np.repeat(first - np.cumsum(count) + count, count)
             level = members[starts + np.arange(count.sum())]
-            found = np.concatenate([found, level])
-        # A row may have been given together with one it hangs on: it is found twice then.
-        unique = np.unique(found)
-        order: Rows = unique[np.argsort(blocks.depth[unique], kind="stable")]
+            # One may have been given together with what it hangs on.
+            level = level[~is_found[level]]
+            is_found[level] = True
+        found = np.flatnonzero(is_found)
+        order: Rows = found[np.argsort(blocks.depth[found], kind="stable")]
         return order
 
 

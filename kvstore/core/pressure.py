@@ -4,7 +4,6 @@ from kvstore.core.admission import Admission
 from kvstore.core.blocks import NO_FRAME
 from kvstore.core.memory import Memory
 from kvstore.core.types import CPU, DISK, GPU, Pressure, Tier
-from kvstore.core.watermarks import WatermarkTable
 
 __all__ = ["PressureGauge"]
 
@@ -18,8 +17,7 @@ class PressureGauge:
     Counts frames that can't be given up at once. Of the disk tier every block can be.
     """
 
-    def __init__(self, watermarks: WatermarkTable, memory: Memory, admission: Admission) -> None:
-        self._watermarks = watermarks
+    def __init__(self, memory: Memory, admission: Admission) -> None:
         self._memory = memory
         self._admission = admission
         self._looked: float | None = None
@@ -56,7 +54,7 @@ class PressureGauge:
         else:
             claimed = (blocks.claims[rows] > 0) & (blocks.frame[DISK][rows] == NO_FRAME)
             busy = claimed | ~blocks.valid[tier][rows]
-        share, marks = int(busy.sum()) / pool.frame_count, self._watermarks[tier]
+        share, marks = int(busy.sum()) / pool.frame_count, self._memory.watermarks[tier]
         if share >= marks.high:
             return Pressure.HIGH
         if share < marks.low:

@@ -23,10 +23,11 @@ ROUND_MAX = 32 * TOLD_MAX
 class Recency:
     """Counts uses. Blocks that are used together have one number."""
 
-    def __init__(self, blocks: Blocks) -> None:
+    def __init__(self, blocks: Blocks, *, has_disk: bool) -> None:
+        """Without a disk nothing is ever noted."""
         self._blocks = blocks
         # By row: its last use. Up to `_told` all have been told, or are about to be.
-        self._used = np.zeros(blocks.capacity, np.int64)
+        self._used = np.zeros(blocks.capacity if has_disk else 0, np.int64)
         self._last = self._told = 0
         self._round = NO_ROWS
         self._next_round: float | None = None

@@ -25,13 +25,14 @@ class Retained:
     def __init__(self, blocks: Blocks, eviction: EvictionPolicy) -> None:
         self._blocks = blocks
         self._eviction = eviction
-        self._until = np.zeros(blocks.capacity, np.float64)
-        self._seconds = np.zeros(blocks.capacity, np.float64)
-        self._priority = np.zeros(blocks.capacity, np.int32)
+        # Made with the first block that is retained: most services have none.
+        self._until = np.empty(0, np.float64)
+        self._seconds = np.empty(0, np.float64)
+        self._priority = np.empty(0, np.int32)
         self.has_any = False
         self._next_look = 0.0
         # Of the event that is being handled.
-        self.time = 0.0
+        self.now = 0.0
 
     def count_of(self, tenant: TenantId) -> int:
         """Blocks that this tenant has retained."""
@@ -43,6 +44,8 @@ class Retained:
         return np.flatnonzero(self._until)
 
     def is_retained(self, rows: Rows) -> NDArray[np.bool_]:
+        if not self.has_any:
+            return np.zeros(rows.size, np.bool_)
         retained: NDArray[np.bool_] = self._until[rows] > 0
         return retained
 
@@ -50,10 +53,14 @@ class Retained:
         """Leading blocks of a chain. What is retained for longer or with more priority stays so."""
         if not rows.size:
             return
+        if not self._until.size:
+            capacity = self._blocks.capacity
+            self._until, self._seconds = np.zeros(capacity), np.zeros(capacity)
+            self._priority = np.zeros(capacity, np.int32)
         known = self.is_retained(rows)
         self._priority[rows] = np.where(known, np.maximum(self._priority[rows], priority), priority)
         self._seconds[rows] = np.maximum(self._seconds[rows], seconds)
-        self._until[rows] = np.maximum(self._until[rows], self.time + self._seconds[rows])
+        self._until[rows] = np.maximum(self._until[rows], self.now + self._seconds[rows])
         self.has_any = True
         tails_first = rows[::-1]
         self._eviction.favour(tails_first, self._priority[tails_first])
@@ -62,13 +69,13 @@ class Retained:
         """These were hit."""
         rows = rows[self.is_retained(rows)]
         if rows.size:
-            self._until[rows] = np.maximum(self._until[rows], self.time + self._seconds[rows])
+            self._until[rows] = np.maximum(self._until[rows], self.now + self._seconds[rows])
 
     def expire(self) -> None:
-        if self.time < self._next_look:
+        if self.now < self._next_look:
             return
-        self._next_look = self.time + INTERVAL_SECONDS
-        rows = np.flatnonzero((self._until > 0) & (self._until <= self.time))
+        self._next_look = self.now + INTERVAL_SECONDS
+        rows = np.flatnonzero((self._until > 0) & (self._until <= self.now))
         self.drop(rows[np.argsort(-self._blocks.depth[rows], kind="stable")])
 
     def drop(self, rows: Rows) -> None:

@@ -44,6 +44,13 @@ class Room:
 
         return self._eviction.victims(tier, count, removable)
 
+    def uncopied(self, rows: Rows) -> NDArray[np.bool_]:
+        """Whether each block of the GPU or CPU tier waits for its copy down, or is wanted on disk and is
+        not there."""
+        blocks = self._blocks
+        waiting: NDArray[np.bool_] = blocks.queued[GPU][rows] | blocks.queued[CPU][rows]
+        return waiting | (blocks.to_disk[rows] & ~blocks.valid[DISK][rows])
+
     def stuck(self, awaited: NDArray[np.bool_] | None) -> Rows:
         """Idle blocks whose only copy is on the GPU while others, below it, hang on them: their own copy
         down has failed, so they can't leave by themselves. Not those that `awaited` ones hang on."""

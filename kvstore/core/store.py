@@ -62,6 +62,7 @@ from kvstore.core.granting import Granting
 from kvstore.core.growing import Growing
 from kvstore.core.leaving import Leaving
 from kvstore.core.links import Links
+from kvstore.core.losing import lose_on_disk
 from kvstore.core.membership import Membership
 from kvstore.core.memory import Memory
 from kvstore.core.news import News
@@ -78,7 +79,6 @@ from kvstore.core.steps import Steps
 from kvstore.core.swaps import Swaps
 from kvstore.core.types import RESIDENT, RUNNING, Revision, StepNumber, StoredKey, Tier
 from kvstore.core.usage import Usage
-from kvstore.core.watermarks import WatermarkTable
 from kvstore.core.writing import Writing
 
 __all__ = ["Store"]
@@ -118,8 +118,7 @@ class Store:
             self._granting,
             self._answering,
         )
-        self.watermarks = WatermarkTable(config)
-        self._gauge = PressureGauge(self.watermarks, self.memory, self.admission)
+        self._gauge = PressureGauge(self.memory, self.admission)
         self._news = News(self.memory, self._answering, self._gauge, self.membership.engines)
         # What the disk is to be told with the next effects.
         self._used: tuple[StoredKey, ...] = ()
@@ -134,7 +133,7 @@ class Store:
         news = self._news
         news.woken = {}
         self.memory.room_was_made = False
-        self.memory.retained.time = event.time
+        self.memory.retained.now = event.time
         answer = self._apply(event)
         if self.memory.room_was_made:
             # Who waits for frames may find some now: no news, but a reason to ask again.
@@ -168,8 +167,8 @@ class Store:
     def _start_transfers(self, time: float) -> list[Transfer]:
         """What can't even be begun fails at once, and makes room for others."""
         started = self.links.start(time)
-        while (refused := self.links.take_refused()).size:
-            self.swaps.refuse(refused)
+        while self.links.refused:
+            self.swaps.refuse(self.links.take_refused())
             self._news.woken.update(self.admission.engines_waiting())
             started += self.links.start(time)
         return started
@@ -244,11 +243,11 @@ class Store:
                 self.links.return_frames(event.transfer, event.positions)
                 self.memory.room_was_made = True
             case BlocksLost():
-                self.swaps.lose_on_disk(event.keys)
+                lose_on_disk(self.memory, self.links, self.swaps, event.keys)
             case BlocksFound():
                 self._restore(event)
             case SetLimits():
-                self.watermarks.set(event.watermarks)
+                self.memory.watermarks.set(event.watermarks)
                 self._gauge.look_again()
                 self._watch_pressure(event.time)
         return Done()

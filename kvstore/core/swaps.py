@@ -7,7 +7,7 @@ rows, not for transfers: whoever moves a row, all who wait for it are served.
 """
 
 from array import array
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 
 import numpy as np
 from msgspec import Struct
@@ -26,7 +26,6 @@ from kvstore.core.types import (
     SWAPPING_OUT,
     Rows,
     StepNumber,
-    StoredKey,
     Tier,
     blocks_for_tokens,
 )
@@ -211,7 +210,7 @@ class Swaps:
 
     # ------------------------------------------------------------------------ forgetting
 
-    def lose(self, rows: Rows) -> None:
+    def deny(self, rows: Rows) -> None:
         """Whoever waits for these on the GPU is not to have them: as if their loads had failed."""
         self._serve(GPU, rows, failed=True)
 
@@ -223,7 +222,7 @@ class Swaps:
             sequence.first_failed = first if failed is None else min(first, failed)
         elif sequence.state is SWAPPING_IN:
             # What has come is on the GPU; for the rest it waits.
-            self.lose(np.array([row for row in sequence.claimed if row in lost], np.intp))
+            self.deny(np.array([row for row in sequence.claimed if row in lost], np.intp))
         else:
             gone = np.array(sequence.claimed[first:], np.intp)
             sequence.rows, sequence.claimed = sequence.rows[:first], sequence.claimed[:first]
@@ -270,7 +269,7 @@ class Swaps:
         if link in (LOAD, READ):
             # Whoever waits for these, waits for them on the GPU: a read is half of the way.
             tier = GPU
-            bad = np.union1d(bad, self._lose(bad))
+            bad = np.union1d(bad, self.lose(bad))
             bad = np.union1d(bad, self._give_up(moved.late))
         if link == READ:
             self._links.ask(LOAD, good[blocks.unfilled(good)].tolist())
@@ -285,28 +284,12 @@ class Swaps:
 
     def refuse(self, rows: Rows) -> None:
         """These blocks can't be read from disk now: who waits for them goes on without."""
-        given_up = self._give_up(rows)
-        self._serve(GPU, given_up, failed=True)
-        self._memory.collect(given_up)
+        self.go_without(self._give_up(rows))
 
-    def lose_on_disk(self, keys: Iterable[StoredKey]) -> None:
-        """The disk has dropped these. What hangs on them leaves it too, so that it stays prefix-closed;
-        what has a copy in another tier stays there, and is written again."""
-        memory, blocks = self._memory, self._memory.blocks
-        rows = memory.prefix.with_descendants(memory.stored_rows(keys))
-        rows = rows[blocks.has_frame(DISK, rows)]
-        elsewhere = blocks.valid[CPU][rows] | (blocks.valid[GPU][rows] & (blocks.claims[rows] == 0))
-        kept = elsewhere & (blocks.pins[DISK][rows] == 0)
-        unfilled = self._lose(rows[~kept])
-        # Of these, some hung on what is lost.
-        kept_rows = rows[kept & blocks.indexed[rows]]
-        memory.drop_replicas(DISK, kept_rows[::-1])
-        blocks.to_disk[kept_rows] = True
-        at_hand = blocks.valid[CPU][kept_rows]
-        self._links.ask_down(WRITE, kept_rows[at_hand])
-        self._links.ask_down(COPY, kept_rows[~at_hand])
-        self._serve(GPU, unfilled, failed=True)
-        memory.collect(unfilled)
+    def go_without(self, rows: Rows) -> None:
+        """These blocks will not come: who waits for them goes on with what stands before them."""
+        self._serve(GPU, rows, failed=True)
+        self._memory.collect(rows)
 
     def _give_up(self, rows: Rows) -> Rows:
         """These blocks don't come, and are not lost either. Returns them and, of what hangs on them, what
@@ -317,10 +300,10 @@ class Swaps:
         below = self._memory.prefix.with_descendants(rows)
         return np.union1d(rows, below[blocks.unfilled(below) & (blocks.pins[GPU][below] == 0)])
 
-    def _lose(self, rows: Rows) -> Rows:
+    def lose(self, rows: Rows) -> Rows:
         """The content of these blocks is lost: no one may find them, or what hangs on them, again.
 
-        Returns blocks that hang on them and will not be filled any more.
+        Returns those of them, and of what hangs on them, that will not be filled any more.
         """
         blocks, doomed = self._memory.blocks, self._memory.forget(rows)
         idle = blocks.pins[GPU][doomed] == 0

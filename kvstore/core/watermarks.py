@@ -13,12 +13,16 @@ MARKED_TIERS = (GPU, CPU)
 
 
 class WatermarkTable:
-    """Each tier begins with those of the configuration."""
+    """Each tier begins with those of the configuration.
+
+    What they are for: engines are told of a tier's pressure by them; of the GPU's frames, so many are left
+    to what runs; of the CPU's, when that many can't be given up without loss, writes to disk hurry.
+    """
 
     def __init__(self, config: StoreConfig) -> None:
         self._by_tier = {
-            tier: Watermarks(tier=tier, high=config.high_watermark, low=config.low_watermark)
-            for tier in MARKED_TIERS
+            GPU: Watermarks(tier=GPU, high=config.high_watermark, low=config.low_watermark),
+            CPU: Watermarks(tier=CPU, high=config.cpu_high_watermark, low=config.cpu_low_watermark),
         }
 
     def __getitem__(self, tier: Tier) -> Watermarks:

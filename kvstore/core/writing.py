@@ -58,14 +58,14 @@ class Writing:
 
     def _watch(self, rows: Rows, lacking: Rows) -> None:
         """Whether the CPU tier holds too much that can't be given up without loss."""
-        blocks, config = self._memory.blocks, self._config
+        blocks, marks = self._memory.blocks, self._memory.watermarks[CPU]
         claimed = (blocks.claims[rows] > 0) & (blocks.frame[DISK][rows] == NO_FRAME)
         kept = int(np.count_nonzero(claimed | ~blocks.valid[CPU][rows])) + lacking.size
-        share = kept / config.cpu_frames
+        share = kept / self._config.cpu_frames
         yielding = self._links.yielding
-        if share >= config.cpu_high_watermark:
+        if share >= marks.high:
             yielding.cpu_is_full = True
-        elif share < config.cpu_low_watermark:
+        elif share < marks.low:
             yielding.cpu_is_full = False
 
     def _ask(self, tier: Tier, lacking: Rows) -> None:

@@ -31,6 +31,10 @@ class Tables:
         # Granted for a block that has still to be brought there.
         self._loading: set[Place] = set()
 
+    def is_there(self, place: Place) -> bool:
+        """Whether what it was granted for has come, as far as anybody was told."""
+        return place not in self._loading
+
     def line(self, engine: EngineId, sequence: SequenceId) -> Line:
         """Made where it isn't known yet."""
         ref = Ref(engine, sequence)

@@ -23,11 +23,12 @@ class Lru:
 
     def begin(self, capacity: int) -> None:
         self._orders = tuple(_Order(capacity) for _ in Tier)
-        self._favoured_orders = tuple(_Order(capacity) for _ in Tier)
-        self._favoured = np.zeros(capacity, np.bool_)
-        self._priority = np.zeros(capacity, np.int32)
-        # Whether any is: where none is, nothing of it costs.
+        self._capacity = capacity
+        # Whether any is: where none is, nothing of it costs, and where none ever was, it takes no memory.
         self._has_favoured = False
+        self._favoured_orders: tuple[_Order, ...] = ()
+        self._favoured = np.empty(0, np.bool_)
+        self._priority = np.empty(0, np.int32)
 
     def touch(self, tier: Tier, rows: Rows) -> None:
         if self._has_favoured:
@@ -42,12 +43,18 @@ class Lru:
             self._favoured_orders[tier].remove(rows)
 
     def favour(self, rows: Rows, priorities: NDArray[np.int32]) -> None:
+        if not self._favoured_orders:
+            self._favoured_orders = tuple(_Order(self._capacity) for _ in Tier)
+            self._favoured = np.zeros(self._capacity, np.bool_)
+            self._priority = np.zeros(self._capacity, np.int32)
         self._favoured[rows], self._priority[rows] = True, priorities
         self._has_favoured |= rows.size > 0
         for order, favoured in zip(self._orders, self._favoured_orders, strict=True):
             order.move_to(favoured, rows)
 
     def unfavour(self, rows: Rows) -> None:
+        if not self._has_favoured:
+            return
         self._favoured[rows] = False
         for order, favoured in zip(self._orders, self._favoured_orders, strict=True):
             favoured.move_to(order, rows)

@@ -42,6 +42,8 @@ class ServeConfig:
     disk_bytes: int = 0
     # What another format or another layout has left in the disk's folder may be deleted.
     wipe_incompatible: bool = False
+    # The rate, in a second, at which all that is on disk is looked at for damage; 0: never.
+    scrub_bytes: int = 0
     tenants: tuple[str, ...] = ("default",)
     lease_seconds: float = 10.0
     engines_max: int = 64
@@ -50,6 +52,8 @@ class ServeConfig:
     retain_bytes: int = 0
     high_watermark: float = 0.90
     low_watermark: float = 0.80
+    cpu_high_watermark: float = 0.75
+    cpu_low_watermark: float = 0.50
     # For how long a stop writes what is worth keeping to disk; 0: only what is on its way there ends.
     drain_seconds: float = 0.0
     # None: no journal.
@@ -79,6 +83,8 @@ class ServeConfig:
         _check_between("--drop-tokens-max", self.drop_tokens_max, 0, 1 << 24)
         _check_between("--high-watermark", self.high_watermark, 0.01, 1.0)
         _check_between("--low-watermark", self.low_watermark, 0.01, self.high_watermark)
+        _check_between("--cpu-high-watermark", self.cpu_high_watermark, 0.01, 1.0)
+        _check_between("--cpu-low-watermark", self.cpu_low_watermark, 0.01, self.cpu_high_watermark)
 
     @property
     def links(self) -> tuple[Link, ...]:
@@ -141,6 +147,7 @@ def parse_config(
     disk: str | None = None,
     disk_bytes: str = "0",
     wipe_incompatible: bool = False,
+    scrub: str = "0",
     tenants: Sequence[str] = (),
     lease: float = 10.0,
     engines_max: int = 64,
@@ -148,6 +155,8 @@ def parse_config(
     retain_bytes: str = "25%",
     high_watermark: float = 0.90,
     low_watermark: float = 0.80,
+    cpu_high_watermark: float = 0.75,
+    cpu_low_watermark: float = 0.50,
     drain_seconds: float = 0.0,
     journal: str | None = None,
     journal_bytes: str = "0",
@@ -172,6 +181,7 @@ def parse_config(
         disk_path=Path(disk).absolute() if disk is not None else None,
         disk_bytes=disk_bytes_max,
         wipe_incompatible=wipe_incompatible,
+        scrub_bytes=parse_size(scrub, flag="--scrub"),
         tenants=tuple(tenants) or ("default",),
         lease_seconds=lease,
         engines_max=engines_max,
@@ -179,6 +189,8 @@ def parse_config(
         retain_bytes=parse_size(retain_bytes, flag="--retain-bytes", whole_bytes=all_tiers),
         high_watermark=high_watermark,
         low_watermark=low_watermark,
+        cpu_high_watermark=cpu_high_watermark,
+        cpu_low_watermark=cpu_low_watermark,
         drain_seconds=drain_seconds,
         journal_path=Path(journal).absolute() if journal is not None else None,
         journal_bytes=parse_size(journal_bytes, flag="--journal-bytes"),

@@ -221,12 +221,14 @@ class Driver:
         """Whether engines are served, and what there is to say, a line each."""
         if self.failure is not None:
             return False, f"failed: {self.failure}\n"
-        lines = ["ok"]
+        lines = ["ok" if self.health.is_serving else "not serving"]
+        if self.health.is_draining:
+            lines.append("draining: no new work is taken")
         if self._running is None:
             lines.append("no engine has attached yet")
         if self._disk is not None and self._disk.degraded:
             lines.append(f"disk degraded: {self._disk.degraded_reason}")
-        return True, "\n".join(lines) + "\n"
+        return self.health.is_serving, "\n".join(lines) + "\n"
 
     def watch(self, call: WatchCall) -> AsyncGenerator[tuple[int, list[Happening]], None]:
         return self._watching.watch(call)
@@ -331,6 +333,8 @@ class Driver:
         self._limits.begin(running)
         if self.health.is_draining:
             running.ask(events.Drain(time=now()), DrainAnswer)
+        if self._disk is not None and self._config.scrub_bytes:
+            self._disk.start_scrub(running.lost_in_thread, self._config.scrub_bytes)
         self.tethers.serve_pools(pools.gpu.fds)
         return running
 
@@ -351,6 +355,8 @@ class Driver:
             lease_seconds_max=config.lease_seconds,
             high_watermark=config.high_watermark,
             low_watermark=config.low_watermark,
+            cpu_high_watermark=config.cpu_high_watermark,
+            cpu_low_watermark=config.cpu_low_watermark,
             transfer_blocks_max=transfer_blocks(layout),
             retained_blocks_max=config.retain_bytes // (layout.block_bytes * layout.ranks),
         )

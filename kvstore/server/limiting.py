@@ -2,8 +2,7 @@
 
 from kvstore.core.effects import Done
 from kvstore.core.events import SetLimits
-from kvstore.core.types import Tier, Watermarks
-from kvstore.core.watermarks import MARKED_TIERS
+from kvstore.core.types import CPU, GPU, Tier, Watermarks
 from kvstore.server.clock import now
 from kvstore.server.config import ServeConfig
 from kvstore.server.limits import LinkLimits
@@ -19,8 +18,9 @@ class Limits:
 
     def __init__(self, config: ServeConfig) -> None:
         self.links = LinkLimits(config.links, config.limits)
-        high, low = config.high_watermark, config.low_watermark
-        self._initial = {tier: Watermarks(tier=tier, high=high, low=low) for tier in MARKED_TIERS}
+        gpu = Watermarks(tier=GPU, high=config.high_watermark, low=config.low_watermark)
+        cpu = Watermarks(tier=CPU, high=config.cpu_high_watermark, low=config.cpu_low_watermark)
+        self._initial = {GPU: gpu, CPU: cpu}
         # Set before there was a store to set them in.
         self._waiting: dict[Tier, Watermarks] = {}
 

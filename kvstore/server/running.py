@@ -7,17 +7,17 @@ ends it: from then on every event is refused and no state is touched any more.
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from time import perf_counter
 from typing import TypeVar
 
 from kvstore.core.effects import Answer, Done, DrainAnswer, Effects
 from kvstore.core.errors import CheckFailed, KVStoreError
-from kvstore.core.events import DiskSynced, Drain, Event, FramesReturned, Tick, TransferEnded
+from kvstore.core.events import BlocksLost, DiskSynced, Drain, Event, FramesReturned, Tick, TransferEnded
 from kvstore.core.lanes import transfers_max
 from kvstore.core.store import Store
-from kvstore.core.types import Revision, SyncId, Tier, TransferId, Watermarks
+from kvstore.core.types import Revision, StoredKey, SyncId, Tier, TransferId, Watermarks
 from kvstore.core.usage import Usage
 from kvstore.core.watermarks import MARKED_TIERS
 from kvstore.observe.counting import Counts
@@ -69,6 +69,7 @@ class RunningStore:
         # Set before the first event, if at all.
         self.journal: Journal | None = None
         self._store = store
+        self._disk = disk
         self._waits = waits
         self._counts = counts
         self._watched = watched
@@ -114,7 +115,7 @@ class RunningStore:
 
     @property
     def watermarks(self) -> dict[Tier, Watermarks]:
-        return {tier: self._store.watermarks[tier] for tier in MARKED_TIERS}
+        return {tier: self._store.memory.watermarks[tier] for tier in MARKED_TIERS}
 
     @property
     def movers(self) -> Mapping[Link, Mover]:
@@ -219,6 +220,18 @@ class RunningStore:
         if not self._moving:
             self._idle.set()
 
+    def lost_in_thread(self, keys: Sequence[StoredKey]) -> None:
+        """Blocks that the disk has found bad by itself; for any thread."""
+        # It may look on while the loop ends.
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._lost, tuple(keys))
+
+    def _lost(self, keys: tuple[StoredKey, ...]) -> None:
+        if self._closing:
+            return
+        with suppress(CheckFailed):
+            self.ask(BlocksLost(time=now(), keys=keys), Done)
+
     def _returned(self, transfer: TransferId, positions: tuple[int, ...]) -> None:
         """A device that was late has let go of frames; they may be used again."""
         if self._closing:
@@ -228,11 +241,18 @@ class RunningStore:
 
     def _tick(self) -> None:
         self._ticker = self._loop.call_later(TICK_SECONDS, self._tick)
-        if self.failure is None and not self._movers.alive():
-            self._fail(CheckFailed(f"a mover thread has died: {self._movers.error}"))
+        if self.failure is None and (dead := self._find_dead()):
+            self._fail(CheckFailed(dead))
         self._limits.refresh()
         with suppress(CheckFailed):
             self.ask(Tick(time=now()), Done)
+
+    def _find_dead(self) -> str:
+        if not self._movers.alive():
+            return f"a mover thread has died: {self._movers.error}"
+        if self._disk is not None and not self._disk.alive():
+            return "a thread of the disk tier has died"
+        return ""
 
     def _fail(self, error: Exception) -> None:
         self.failure = error

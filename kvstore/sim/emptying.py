@@ -1,10 +1,12 @@
 """With nobody else there, one engine can have every frame: all that is cached can be given up."""
 
+import math
 import random
 
 from kvstore.core.events import Detach
 from kvstore.core.types import Retention, SequenceState, SwapMode, Tier
 from kvstore.sim.engine import SimEngine
+from kvstore.sim.habits import RETAINED_SECONDS_MAX
 from kvstore.sim.ops import free
 from kvstore.sim.texts import BLOCK_TOKENS, Texts, keys_of
 from kvstore.sim.verbs import begin, commit_full, preempt
@@ -12,6 +14,10 @@ from kvstore.sim.world import World
 from kvstore.sim.wrong import expect
 
 __all__ = ["take_all"]
+
+# Longer than the store ever leaves what is to be written alone.
+PAUSE_SECONDS = 70.0
+QUIET_ROUNDS = 2
 
 
 def take_all(world: World, texts: Texts, number: int) -> None:
@@ -35,11 +41,19 @@ def take_all(world: World, texts: Texts, number: int) -> None:
         )
     engine.take_step([free(id, retention=Retention.DISCARD) for id in engine.lines])
     if config.disk_frames:
+        _outlast(world, engine)
         _take_disk(world, engine, texts, min(room, config.gpu_frames))
     engine.run_work(engine.step)
     engine.stop()
     world.handle(Detach(time=world.time, engine=engine.id))
     world.drain()
+
+
+def _outlast(world: World, engine: SimEngine) -> None:
+    """What is retained would be there still, behind all that is newer: its time runs out."""
+    for _ in range(2 * math.ceil(RETAINED_SECONDS_MAX) + 2):
+        world.tick(0.5)
+        engine.keep_alive()
 
 
 def _take_disk(world: World, engine: SimEngine, texts: Texts, most: int) -> None:
@@ -54,11 +68,23 @@ def _take_disk(world: World, engine: SimEngine, texts: Texts, most: int) -> None
         engine.take_step([free(line.id, retention=Retention.SESSION)])
         engine.run_work(engine.step)
         engine.keep_alive()
-        world.drain()
+        _write_what_was_shed(world)
     used = world.store.usage().tiers[Tier.DISK]
     expect(not used.frames_free, f"{used.frames_free} frames of a full disk are free")
     old = {key for _, _, key in world.shadow.disk} - mine
     expect(not old, f"the disk can't be emptied: {len(old)} older blocks stay on it")
+
+
+def _write_what_was_shed(world: World) -> None:
+    """What a full queue did not take, or could not be written, is asked for again as time passes."""
+    written, quiet = -1, 0
+    world.drain()
+    while quiet < QUIET_ROUNDS:
+        # The service slept meanwhile: no lease has run out.
+        world.tick(PAUSE_SECONDS)
+        world.drain()
+        before, written = written, world.store.usage().tiers[Tier.DISK].blocks_moved_in
+        quiet = quiet + 1 if written == before else 0
 
 
 def _in_pieces(count: int, most: int) -> list[int]:

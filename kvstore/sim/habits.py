@@ -17,10 +17,11 @@ from kvstore.sim.texts import BLOCK_TOKENS, Content, Texts
 from kvstore.sim.verbs import ask_back, begin, commit_full, free_line, grow, in_columns, preempt, rest, split
 from kvstore.sim.wrong import Wrong
 
-__all__ = ["Habits"]
+__all__ = ["RETAINED_SECONDS_MAX", "Habits"]
 
 LINES_MAX = 6
 TOKENS_MAX = 44
+RETAINED_SECONDS_MAX = 10.0
 SESSIONS = ("", "", "s0", "s1", "s2")
 
 
@@ -66,7 +67,9 @@ class Habits:
         if rng.random() < 0.6:
             engine.prefetch(tokens, session, rng.choice([Tier.GPU, Tier.CPU]), tenant)
         else:
-            engine.retain(tokens, session, 10 ** rng.uniform(-1, 1), rng.randrange(3), tenant)
+            engine.retain(
+                tokens, session, RETAINED_SECONDS_MAX ** rng.uniform(-1, 1), rng.randrange(3), tenant
+            )
 
     def _step_wrongly(self) -> None:
         """A number that is not the next one is refused, and nothing is changed by it."""

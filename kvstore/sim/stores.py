@@ -23,7 +23,7 @@ def make_store(
     operations_max: int = 4_096,
     transfer_blocks_max: int = 32,
     transfers_per_link_max: int = 2,
-    forget_lot_blocks: int = 1_024,
+    forget_lot_blocks: int = 512,
     retained_blocks_max: int = 0,
     queue_blocks_max: int = 65_536,
     background_wait_seconds: float = 1.0,

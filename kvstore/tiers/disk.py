@@ -152,6 +152,10 @@ class DiskTier:
         """I/Os that have not come back."""
         return self._threads.late_count
 
+    def alive(self) -> bool:
+        """False once a thread of its has met a bug: the service must stop then."""
+        return self._threads.alive()
+
     # --- The layout.
 
     def capacity_blocks(self, block_bytes: int, ranks: int) -> int:

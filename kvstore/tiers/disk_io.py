@@ -2,8 +2,9 @@
 
 Reads go before writes: a write begins only when no read waits or is in service, and one at a time, so a read
 waits for at most one of them. Lest writes starve where reads never end, one write may go after a number of
-reads. Syncs and transactions of the index have a thread of their own and wait for neither: they move little,
-and what one batch waits for them, another writes.
+reads. Syncs and transactions of the index have threads of their own and wait for neither: they move little,
+and what one batch waits for them, another writes. Transactions are in order; syncs of several files go
+together, since what they wait for is the same.
 
 A device may hang, and then nothing that Python can do brings the thread back. So whoever waits for an I/O
 does so up to a deadline, and is told whether it was never begun or is *late*: then what it was to read or
@@ -24,6 +25,7 @@ __all__ = ["Io", "IoKind", "IoLate", "IoNotBegun", "IoThreads"]
 T = TypeVar("T")
 
 READ_THREADS = 4
+SYNC_THREADS = 4
 # A write that waits has its turn after so many reads that were begun meanwhile.
 READS_PER_WRITE = 16
 
@@ -31,6 +33,7 @@ READS_PER_WRITE = 16
 class IoKind(Enum):
     READ = "read"
     WRITE = "write"
+    SYNC = "sync"
     INDEX = "commit"
 
 
@@ -99,6 +102,7 @@ class IoThreads:
         self._threads = {
             IoKind.READ: READ_THREADS,
             IoKind.WRITE: 1,
+            IoKind.SYNC: SYNC_THREADS,
             IoKind.INDEX: 1,
         }
         # Daemons: one that hangs in a dead device must not keep the process from ending.
@@ -144,6 +148,10 @@ class IoThreads:
         """I/Os that have not returned in time nor since."""
         with self._lock:
             return sum(self._late.values())
+
+    def alive(self) -> bool:
+        """False once a thread has ended by itself: I/Os of its kind would never begin."""
+        return self._closed or all(thread.is_alive() for thread in self._running)
 
     def close(self, seconds: float) -> bool:
         """Lets them do what is queued. False where one hasn't come back by then."""

@@ -24,6 +24,7 @@ from kvstore.tiers.disk_format import (
     pack_name_row,
     segment_name,
 )
+from kvstore.tiers.disk_table import REPAIR_FOLDER
 from kvstore.tiers.files import Files, sync_folder
 from kvstore.tiers.names import NameRow
 from kvstore.tiers.segments import segments_in
@@ -32,7 +33,6 @@ __all__ = ["Remains", "rebuild"]
 
 log = logging.getLogger(__name__)
 
-FOLDER = "repairing"
 # Entries in one transaction, and what they may take at most, with all that goes with them.
 PART = 4096
 ENTRY_BYTES_MAX = 2048
@@ -50,7 +50,7 @@ class Remains(Struct, kw_only=True):
 
 def rebuild(folder: Path, files: Files, remains: Remains) -> None:
     """OSError where the disk has no room for a second index, or fails."""
-    aside = folder / FOLDER
+    aside = folder / REPAIR_FOLDER
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(mode=0o700)
     try:

@@ -103,7 +103,7 @@ class Storage:
 
     def take_stock(self) -> Stock:
         """Anew, as it stands now. DiskFault where the index can't be read."""
-        return take_stock(self.folder, self._table, self.geometry, self.space.segments.numbers, self._counts)
+        return take_stock(self.folder, self._table, self.geometry, segments_in(self.folder), self._counts)
 
     def write(self, batch: Batch, block_bytes: int, pace: Pace) -> None:
         """All of it, durably, or DiskWriteFailed."""
@@ -182,7 +182,7 @@ class Storage:
 
 
 def _pass() -> None:
-    """To have had one's turn is all."""
+    """Nothing stays taken: to have had one's turn is all."""
 
 
 def _fit_index(folder: Path, table: BlockTable, geometry: Geometry, cap_bytes: int, count: int) -> int:
@@ -209,7 +209,3 @@ def remove_segments(folder: Path, files: Files) -> None:
 
 def at_once(size_bytes: int) -> None:
     """No limit on the rate."""
-
-
-def _pass() -> None:
-    """Nothing is taken by a look into the index."""

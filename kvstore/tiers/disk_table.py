@@ -21,7 +21,7 @@ from kvstore.tiers.disk_index import FoundBlocks, read_index
 from kvstore.tiers.disk_records import count_use
 from kvstore.tiers.names import NameKind, NameRow
 
-__all__ = ["BlockTable", "DiskFault", "Removed"]
+__all__ = ["REPAIR_FOLDER", "BlockTable", "DiskFault", "Removed"]
 
 log = logging.getLogger(__name__)
 
@@ -33,12 +33,17 @@ Removed = tuple[bytes, BlockEntry]
 
 # Where a shorter copy of the index is made; gone when it has taken the other's place.
 COPY_FOLDER = "compacting"
+# The same of a repair.
+REPAIR_FOLDER = "repairing"
 
 
 class BlockTable:
     def __init__(self, folder: Path, map_bytes: int) -> None:
         self._folder = folder
         self._map_bytes = map_bytes
+        # What a start, or a repair, that ended half-way has left. It counts towards the cap.
+        for name in (COPY_FOLDER, REPAIR_FOLDER):
+            shutil.rmtree(folder / name, ignore_errors=True)
         self._env, self._tables = open_environment(folder, map_bytes)
         self.page_bytes: int = self._env.stat()["psize"]
 

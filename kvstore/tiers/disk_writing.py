@@ -7,7 +7,7 @@ piece are reckoned while the device writes the last.
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 from kvstore.core.types import StoredKey
@@ -60,15 +60,26 @@ class BlockWriter:
         late: set[int] = set()
         try:
             entries = self._write_bytes(batch, slots, block_bytes, pace, late)
-            for segment in sorted({entry.segment for entry in entries.values()}):
-                fd, _ = self._space.segments.place(segment * self._space.geometry.segment_slots)
-                sync = partial(self._space.files.sync, fd)
-                # Not among the writes: those of another batch go on meanwhile.
-                self._threads.start(IoKind.INDEX, sync).wait(_pass)
+            self._sync({entry.segment for entry in entries.values()})
         except BaseException:
             self._space.give(slot for slot in slots if slot not in late)
             raise
         self._commit(entries, slots)
+
+    def _sync(self, segments: Iterable[int]) -> None:
+        """All at once, and for the end of all."""
+        syncs: list[Io[None]] = []
+        for segment in sorted(segments):
+            fd, _ = self._space.segments.place(segment * self._space.geometry.segment_slots)
+            syncs.append(self._threads.start(IoKind.SYNC, partial(self._space.files.sync, fd)))
+        faults: list[Exception] = []
+        for sync in syncs:
+            try:
+                sync.wait(_pass)
+            except DiskFault as fault:
+                faults.append(fault)
+        if faults:
+            raise faults[0]
 
     def _take_slots(self, count: int) -> list[int]:
         """OSError where the tier is full. The core keeps to the capacity, but deletes may have failed."""

@@ -29,6 +29,8 @@ Returned = Callable[[TransferId, tuple[int, ...]], None]
 Tell = Callable[[Told], None]
 # Transfers in a mover at once: far above what the core starts, so more are a bug in it.
 TRANSFERS_MAX = 64
+PIECE_SECONDS_MAX = 0.1
+HOLD_SECONDS_MAX = 0.02
 
 
 @dataclass(slots=True)
@@ -175,11 +177,12 @@ class Mover:
                 hold = self._hold_seconds(job, now)
                 if hold <= 0:
                     break
-                self._clock.wait(self._changed, hold)
+                # What it gives way to may end before: looked at again, as nobody tells.
+                self._clock.wait(self._changed, min(hold, HOLD_SECONDS_MAX))
             if not job.next and isinstance(job.work, Transfer):
                 self.counts.transfers_begun += 1
                 self.counts.wait_seconds += now - job.queued_at
-            piece = self._turns.take()
+            piece = self._turns.take(self._piece_blocks_max())
             if self._turns:  # For the other threads, if there are any.
                 self._changed.notify()
             return piece
@@ -188,6 +191,13 @@ class Mover:
         if self._setup.gives_way is None or self._stopping:
             return 0.0
         return self._setup.gives_way.hold_seconds(job.urgency, now)
+
+    def _piece_blocks_max(self) -> int:
+        """Under a slow limit pieces are small, so that it doesn't last for ever until one gives way."""
+        rate = self._setup.bucket.bytes_per_second
+        if not rate or not self._setup.piece_bytes:
+            return 0
+        return max(1, int(rate * PIECE_SECONDS_MAX) // self._setup.frame_bytes)
 
     def _do(self, piece: Piece) -> None:
         """Whatever happens, the piece ends and the thread goes on."""
@@ -230,7 +240,8 @@ class Mover:
             self.counts.busy_seconds += now - began
             is_over = job.is_taken and not job.pieces_running
             if self._setup.gives_way is not None:
-                self._setup.gives_way.ended(job.urgency, now, now - began)
+                # Its use of the memory, not what it waited for a limit.
+                self._setup.gives_way.ended(job.urgency, now, end.seconds or now - began)
         if is_transfer and not end.failed and end.seconds > 0 and self._setup.measured is not None:
             self._setup.measured(size, end.seconds)
         if is_over and is_transfer:

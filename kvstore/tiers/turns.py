@@ -85,13 +85,15 @@ class Turns:
         """Whose turn it is."""
         return self._jobs[0][3] if self._jobs else None
 
-    def take(self) -> Piece | None:
-        """The next piece of that job; it leaves the queue with its last one."""
+    def take(self, blocks_max: int = 0) -> Piece | None:
+        """The next piece of that job, of so many blocks at the most (0: as many as its pieces have); the job
+        leaves the queue with its last one."""
         job = self.first()
         if job is None:
             return None
         start = job.next
-        job.next = min(start + job.piece, job.count)
+        size = min(job.piece, blocks_max) if blocks_max else job.piece
+        job.next = min(start + size, job.count)
         job.pieces_running += 1
         if job.is_taken:
             heapq.heappop(self._jobs)

@@ -128,6 +128,15 @@ def test_shares_and_times_are_told() -> None:
     assert text.index("\nAdvice\n  - Nothing is written to disk") > 0
 
 
+def test_a_drain_is_told_beside_a_disk_that_fails() -> None:
+    usage = large_usage()
+    usage.draining = True
+    text = shown(usage)
+    assert "health: draining, takes no new work" in text
+    assert "health: DISK degraded" in text
+    assert "health: ok" not in shown(pb.Usage(draining=True))
+
+
 def test_without_anything_wrong_there_is_no_advice() -> None:
     usage = pb.Usage(tiers=[pb.TierUsage(tier=pb.TIER_GPU, pressure=pb.PRESSURE_LOW)])
     text = shown(usage)

@@ -9,6 +9,7 @@ from kvstore.core.types import NamespaceId, Tier, WriterId
 from tests.core.scenario_calls import call_engine
 from tests.core.scenario_scene import Scene
 from tests.core.scenario_words import Line, ScenarioError, seconds_of
+from tests.core.world import Moving
 
 __all__ = ["play"]
 
@@ -32,7 +33,7 @@ def play(scene: Scene, command: str, below: list[str]) -> list[str]:
 
 
 def _end(scene: Scene, line: Line) -> list[str]:
-    """`end t1`, `end t1, failed 0 2`, `end t1, failed` (all its blocks), `end all`."""
+    """`end t1`, `end t1, failed 0 2`, `end t1, failed` (all its blocks), `end t1, late 0`, `end all`."""
     name = line.word("a transfer")
     if name == "all":
         return _end_all(scene)
@@ -41,17 +42,43 @@ def _end(scene: Scene, line: Line) -> list[str]:
     if moving is None:
         raise ScenarioError(f"{name} is not under way")
     failed: list[int] | None = None
+    late = _places(line, "late", moving) if "late" in line.options else None
     if "failed" in line.options:
         count = len(moving.transfer.source_frames)
-        failed = line.numbers("failed") or list(range(count))
-        if max(failed) >= count:
-            raise ScenarioError(f"{name} has blocks 0 to {count - 1}")
+        failed = _places(line, "failed", moving)
         if moving.transfer.target is Tier.DISK:
             if len(failed) < count:
                 raise ScenarioError(f"{name} writes to disk: that fails whole")
             for key in moving.transfer.keys:
                 scene.world.shadow.disk.drop(key)
-    return scene.telling.effects(scene.world.end(moving, failed))
+    return scene.telling.effects(scene.world.end(moving, failed, late))
+
+
+def _places(line: Line, option: str, moving: Moving) -> list[int]:
+    """Blocks of a transfer, counted from 0; without any named all of them."""
+    count = len(moving.transfer.source_frames)
+    places = line.numbers(option) or list(range(count))
+    if max(places) >= count:
+        raise ScenarioError(f"the transfer has blocks 0 to {count - 1}")
+    return places
+
+
+def _return(scene: Scene, line: Line) -> list[str]:
+    """`return t1`: the device lets go of its late frames."""
+    name, called = line.word("a transfer"), scene.telling.transfers
+    moving = next((each for each in scene.world.late if called[each.transfer.id] == name), None)
+    if moving is None:
+        raise ScenarioError(f"no block of {name} is late")
+    return scene.telling.effects(scene.world.return_frames(moving))
+
+
+def _lost(scene: Scene, line: Line) -> list[str]:
+    """`lost A1`: the disk finds the blocks bad by itself."""
+    disk, wanted = scene.world.shadow.disk, set(scene.names.parse(line.rest()).keys)
+    keys = [key for key in disk.find() if key.key in wanted]
+    for key in keys:
+        disk.drop(key)
+    return scene.telling.effects(scene.world.lose(keys))
 
 
 def _end_all(scene: Scene) -> list[str]:
@@ -137,5 +164,7 @@ _COMMANDS: dict[str, Callable[[Scene, Line], list[str]]] = {
     "usage": _usage,
     "sequences": _sequences,
     "found": _found,
+    "lost": _lost,
+    "return": _return,
     "restart": _restart,
 }

@@ -45,7 +45,7 @@ class Config:
             drop=line.number("drop", 0),
             batch=line.number("batch", 32),
             retain=line.number("retain", 0),
-            lot=line.number("lot", 1_024),
+            lot=line.number("lot", 512),
         )
         line.done()
         return config

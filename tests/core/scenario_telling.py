@@ -193,6 +193,10 @@ class Telling:
                 parts.append(f"{used.frames_pinned} pinned")
             if used.frames_quarantined:
                 parts.append(f"{used.frames_quarantined} in quarantine")
+            if used.frames_late:
+                parts.append(f"{used.frames_late} late")
+            if used.blocks_shed:
+                parts.append(f"{_count(used.blocks_shed, 'block')} shed")
             lines.append(f"{_TIERS[used.tier]}: {', '.join(parts)}")
         return lines
 

@@ -15,7 +15,7 @@ __all__ = ["snapshot"]
 
 # Any call renews its engine's lease, a refused one too; who is to be woken is reset by each event;
 # scratch, and how far a log has been read, change with each look, and a note to itself with each event.
-IGNORED = {"lease_expire_time", "_woken", "_seen", "_looked_at", "_begin", "room_was_made"}
+IGNORED = {"lease_expire_time", "_woken", "_seen", "_looked_at", "_begin", "room_was_made", "now"}
 
 
 def snapshot(store: Store) -> object:

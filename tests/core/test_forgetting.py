@@ -246,19 +246,23 @@ def test_another_engine_that_uses_what_was_forgotten_publishes_nothing_behind_it
     two.read(two.table(1), longer)
 
 
-def test_a_commit_whose_fence_has_not_passed_is_never_published() -> None:
+@pytest.mark.parametrize(
+    "what", [{"session": "chat"}, {"tenant": "a"}, {"namespace": NamespaceId(1)}, {"writers": (WriterId(1),)}]
+)
+def test_a_commit_whose_fence_has_not_passed_is_never_published(what: dict[str, Any]) -> None:
     world = make_world()
     caller = Caller(world)
     tokens = text(1, 16)
     table = caller.allocate(1, 16, keys_of(tokens)[:3], session="chat").block_table
     caller.write(table, tokens)
-    caller.step(commit(1, keys_of(tokens)), free(1), completed=1)
+    caller.step(commit(1, keys_of(tokens)), free(1), completed=0)
+    other = Caller(world, 2)
     # The engine itself can find it already.
-    assert cached(caller, tokens) == 4
-    forget(world, session="chat")
+    assert (cached(caller, tokens), cached(other, tokens)) == (4, 0)
+    forget(world, **what)
     assert cached(caller, tokens) == 0
     caller.step(completed=2)
-    assert cached(caller, tokens) == 0
+    assert (cached(caller, tokens), cached(other, tokens)) == (0, 0)
     assert len(world.store.sessions) == 0
     world.drain()
     assert world.free_frames() == (16, 16, 32)

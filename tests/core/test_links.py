@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 
 from kvstore.core.errors import ConfigInvalid
-from kvstore.core.types import Retention, SequenceState, Tier, Urgency
+from kvstore.core.types import DomainId, Retention, SequenceState, Tier, Urgency
 from tests.core.caller import Caller
 from tests.core.ops import allocate, free, swap_in, swap_out
 from tests.core.world import World, keys_of, make_store, text
@@ -266,10 +266,10 @@ def test_what_is_wanted_on_disk_is_spared_where_a_copy_of_something_else_can_go(
     caller.cache(text(1, 8), session="s")
     world.end(world.moving(*COPY)[0])
     world.end(world.moving(*WRITE)[0], failed=[0, 1])
-    caller.cache(text(2, 8))
-    world.drain()
-    caller.cache(text(3, 8))
-    world.drain()
+    for number in range(2, 8):
+        caller.cache(text(number, 8))
+        world.drain()
+    assert world.free_frames()[1] == 0
     blocks = world.store.memory.blocks
     found = [
         world.store.memory.prefix.find(domain, key)
@@ -292,7 +292,7 @@ def test_what_is_forgotten_before_it_came_to_disk_is_counted() -> None:
     assert shed(caller)[Tier.DISK] > 0
 
 
-def _domains(caller: Caller) -> set[int]:
+def _domains(caller: Caller) -> set[DomainId]:
     return {domain for (domain, _), _ in caller.world.store.memory.prefix.entries()}
 
 

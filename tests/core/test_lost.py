@@ -2,10 +2,11 @@
 
 import pytest
 
+from kvstore.core.losing import stored_rows
 from kvstore.core.types import SequenceState, StoredKey, Tier
 from kvstore.sim.texts import Content
 from tests.core.caller import Caller, moves
-from tests.core.ops import free
+from tests.core.ops import commit, free
 from tests.core.world import World, keys_of, make_store, stored_keys, text
 
 TOKENS = text(1, 16)
@@ -67,7 +68,7 @@ def test_a_copy_on_the_gpu_alone_is_copied_down_again() -> None:
     for number in (5, 6):
         caller.cache(text(number, 8), session="t")
         caller.world.drain()
-    assert not any(blocks.valid[Tier.CPU][row] for row in caller.world.store.memory.stored_rows(STORED))
+    assert not any(blocks.valid[Tier.CPU][row] for row in stored_rows(caller.world.store.memory, STORED))
     lose(caller, 0)
     caller.world.drain()
     assert {key.key for key in caller.world.shadow.disk.find()} >= set(KEYS)
@@ -111,6 +112,26 @@ def test_a_block_is_lost_whose_child_is_being_written() -> None:
     found = caller.world.shadow.disk.find()
     assert [key.key for key in found] == list(KEYS[: len(found)])
     assert caller.world.free_frames()[2] == 32 - len(found)
+
+
+def test_what_was_being_written_when_it_was_forgotten_is_not_found_again_by_a_later_commit() -> None:
+    """It would be on disk then without what it hangs on."""
+    caller = caller_of(transfer_blocks_max=1)
+    longer = text(1, 20)
+    caller.begin(1, TOKENS)
+    caller.begin(2, PROMPT, session="s")
+    caller.step(free(2))
+    caller.step()
+    while on_disk(caller) < 2 or not caller.world.moving(Tier.CPU, Tier.DISK):
+        caller.world.end(caller.world.under_way[0])
+    lose(caller, 1)
+    assert caller.lookup(KEYS).blocks_cached == 2
+    caller.allocate(1, 20)
+    caller.step(commit(1, keys_of(longer)[4:], 4))
+    caller.step()
+    caller.world.drain()
+    assert caller.lookup(keys_of(longer)).blocks_cached == 2
+    assert [key.key for key in caller.world.shadow.disk.find()] == list(KEYS[:2])
 
 
 def test_a_block_is_lost_that_is_being_written_again() -> None:

@@ -130,6 +130,21 @@ def test_what_two_sessions_share_is_neithers_own_after_a_restart() -> None:
     assert caller.lookup(keys_of((*prompt, *text(12, 8)))).blocks_cached == 4
 
 
+def test_what_another_session_ends_with_is_not_ones_own_after_a_restart() -> None:
+    """Nothing of the other's hangs on it: that it names it is all there is."""
+    world = make_world()
+    caller = Caller(world)
+    turn(caller, 1, 1, 16, session="one")
+    caller.allocate(2, 9, keys_of(text(1, 8)), session="two")
+    caller.step(free(2))
+    caller.step()
+    world.drain()
+    world.restart(make_store(gpu_frames=16, cpu_frames=16, disk_frames=32))
+    caller = Caller(world, 2)
+    caller.step(EndSession(session="one"))
+    assert caller.lookup(keys_of(text(1, 16))).blocks_cached == 2
+
+
 def stored(name: str, *keys: BlockKey, tenant: int = 1) -> StoredSession:
     return StoredSession(
         namespace=NamespaceId(1), tenant=TenantId(tenant), name=name, turn=3, keys=tuple(keys)

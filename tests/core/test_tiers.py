@@ -260,7 +260,7 @@ def test_case_2_09_loads_through_a_tiny_cpu_tier_finish(cpu_frames: int) -> None
         world.drain()
 
 
-def test_a_cpu_tier_full_of_claims_still_lets_the_disk_load() -> None:
+def test_case_5_05_a_cpu_tier_full_of_claims_still_lets_the_disk_load() -> None:
     caller = disk_only(gpu_frames=32, cpu_frames=8)
     sequence = 10
     while True:

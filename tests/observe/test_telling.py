@@ -37,7 +37,7 @@ def settle(run: Fuzz) -> None:
 
 
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
-@pytest.mark.parametrize("seed", [4, 7])
+@pytest.mark.parametrize("seed", [7, 8])
 def test_what_a_story_knows_is_so(tmp_path: Path, seed: int, sizes: dict[str, int]) -> None:
     run = Fuzz(seed, **sizes)
     blocks: dict[BlockKey, Content] = {}
@@ -64,7 +64,7 @@ def test_what_a_story_knows_is_so(tmp_path: Path, seed: int, sizes: dict[str, in
     known = {
         place: blocks[content.key]
         for place, content in teller.tables.contents.items()
-        if content.key and place.tier is not Tier.DISK
+        if content.key and place.tier is not Tier.DISK and teller.tables.is_there(place)
     }
     assert len(known) >= 4
     held = run.world.shadow.held
@@ -73,7 +73,7 @@ def test_what_a_story_knows_is_so(tmp_path: Path, seed: int, sizes: dict[str, in
 
 def test_a_story_names_each_transfer_of_a_frame_once(tmp_path: Path) -> None:
     """Begun, and ended well or badly."""
-    run = Fuzz(12, cpu_frames=12, disk_frames=20)
+    run = Fuzz(8, cpu_frames=12, disk_frames=20)
     with journaled(run.world.store, tmp_path):
         while run.turn():
             pass
@@ -83,4 +83,4 @@ def test_a_story_names_each_transfer_of_a_frame_once(tmp_path: Path) -> None:
     begun = [line for line in told if " started: " in line]
     ways = (" ended well: ", " failed: ", " was not done in time: ")
     ended = [line for line in told if any(way in line for way in ways)]
-    assert len(begun) == len(ended) > 3
+    assert len(begun) == len(ended) > 5

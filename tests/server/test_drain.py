@@ -239,6 +239,8 @@ def test_a_drain_that_is_cancelled_waits_no_longer(tmp_path: Path, monkeypatch: 
 
     async def scenario(driver: Driver, stopped: Stopped) -> None:
         engine = (await attach(driver)).answer.engine
+        # Not before: it is tried out how quick the disk is.
+        monkeypatch.setattr(DiskTier, "write", wait_and_write)
         commit_turn(driver, engine, 6)
         draining = asyncio.create_task(driver.drain_to_disk(3_000.0))
         await asyncio.sleep(0)
@@ -249,7 +251,6 @@ def test_a_drain_that_is_cancelled_waits_no_longer(tmp_path: Path, monkeypatch: 
         await driver.drain(DEADLINE_SECONDS)
         assert disk_frames_used(driver) == 6
 
-    monkeypatch.setattr(DiskTier, "write", wait_and_write)
     run(scenario, config_for(tmp_path, disk_bytes=16 << 20))
 
 
@@ -258,9 +259,15 @@ def test_one_who_attaches_while_a_drain_begins_is_refused_and_finds_the_pools_la
         coming = asyncio.create_task(attach(driver))
         await asyncio.sleep(0)
         await driver.drain_to_disk(0.0)
+        serving, text = driver.health_text()
+        assert (serving, text.splitlines()[:2]) == (
+            False,
+            ["not serving", "draining: no new work is taken"],
+        )
         with pytest.raises(Draining):
             await coming
         driver.cancel_drain()
+        assert driver.health_text()[0]
         assert (await attach(driver)).answer.created
         assert {tier.tier for tier in driver.usage().tiers} == {Tier.GPU, Tier.CPU}
 

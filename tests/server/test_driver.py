@@ -4,6 +4,8 @@ import asyncio
 import os
 import uuid
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import grpc
@@ -381,6 +383,32 @@ def test_what_is_on_its_way_is_drained_to_disk_and_found_again(tmp_path: Path) -
         assert driver.ask(lookup, LookupAnswer).blocks_by_tier == (0, 0, 6)
 
     run(write, config)
+    run(find, config)
+
+
+def test_what_the_scrub_finds_bad_is_found_by_nobody(tmp_path: Path) -> None:
+    config = replace(config_for(tmp_path, disk_bytes=16 << 20), scrub_bytes=1 << 30)
+
+    async def write(driver: Driver, stopped: Stopped) -> None:
+        commit_turn(driver, (await attach(driver)).answer.engine, 6)
+        await driver.drain(10.0)
+
+    async def find(driver: Driver, stopped: Stopped) -> None:
+        engine = (await attach(driver)).answer.engine
+        keys = tuple(key(number) for number in range(6))
+        for _ in count():
+            lookup = events.Lookup(time=now(), engine=engine, block_keys=keys)
+            if driver.ask(lookup, LookupAnswer).blocks_cached < 6:
+                break
+            await asyncio.sleep(0.01)
+        assert disk_frames_used(driver) < 6
+
+    run(write, config)
+    with (tmp_path / "disk" / "segment-000000").open("r+b") as segment:
+        segment.seek(3 * 4096)
+        byte = segment.read(1)
+        segment.seek(3 * 4096)
+        segment.write(bytes([byte[0] ^ 1]))
     run(find, config)
 
 

@@ -3,11 +3,12 @@
 import asyncio
 import subprocess
 import sys
+import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
@@ -16,12 +17,16 @@ from grpc_health.v1 import health_pb2 as hb
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from kvstore.client.client import Client
+from kvstore.client.errors import UNANSWERED
 from kvstore.core import events
 from kvstore.core.errors import CheckFailed
 from kvstore.core.store import Store
+from kvstore.server import server
 from kvstore.server.health import NAMES, WATCHERS_MAX
 from kvstore.server.server import serve
-from kvstore.tiers import movers
+from kvstore.tiers.disk_io import IoKind, IoThreads
+from kvstore.tiers.link_names import LINK_NAMES
+from kvstore.tiers.mover import Mover
 from kvstore.v1 import kvstore_pb2 as pb
 from kvstore.v1.kvstore_pb2_grpc import KVStoreStub
 from tests.server.harness import DEADLINE_SECONDS, Service, allocate, commit, free
@@ -112,46 +117,60 @@ def broken_handle(self: Store, event: events.Event) -> None:
     raise KeyError("row 7")
 
 
-LINKS = ("GPU-CPU", "CPU-GPU", "CPU-DISK", "DISK-CPU")
+KINDS = list(IoKind)
 
 
-@pytest.mark.parametrize("link", LINKS)
+@pytest.mark.parametrize("name", [*LINK_NAMES, *(f"{name} ends" for name in LINK_NAMES), *map(str, KINDS)])
 def test_case_3_12_a_worker_thread_that_dies_is_seen_by_probes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, link: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """Each link's thread in turn; the ticker looks ten times a second. Calls that wait end with INTERNAL."""
+    """A bug in each link's thread, its end, and that of each of the disk's threads: the ticker looks ten
+    times a second. Calls that wait end with INTERNAL."""
     config = config_for(tmp_path, disk_bytes=16 << 20)
-    begin_work = movers._Link.put
+    working_on_links = asyncio.Event()
+    part, ended, next_io = Mover._part, Mover._ended_piece, IoThreads._next
 
-    def put(self: movers._Link, transfer: object) -> None:
-        if self._thread.name == f"kvstore-{link}":
+    def break_part(self: Mover, *arguments: Any) -> Any:
+        if working_on_links.is_set() and self._setup.name == name:
+            raise CheckFailed(f"planted in {name}")
+        return part(self, *arguments)
 
-            def die(_: object) -> tuple[int, ...]:
-                raise CheckFailed(f"planted in {link}")
+    def end_thread(self: Mover, *arguments: Any) -> None:
+        if working_on_links.is_set() and f"{self._setup.name} ends" == name:
+            raise SystemExit
+        ended(self, *arguments)
 
-            self._move = die
-        begin_work(self, transfer)  # type: ignore[arg-type]
+    def end_disk_thread(self: IoThreads, kind: IoKind) -> Any:
+        if working_on_links.is_set() and str(kind) == name:
+            raise SystemExit
+        return next_io(self, kind)
 
-    monkeypatch.setattr(movers._Link, "put", put)
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+    # What waits for a thread that is gone waits in vain.
+    monkeypatch.setattr(server, "MOVERS_SECONDS", 0.5)
+    monkeypatch.setattr(Mover, "_part", break_part)
+    monkeypatch.setattr(Mover, "_ended_piece", end_thread)
+    monkeypatch.setattr(IoThreads, "_next", end_disk_thread)
 
     async def body() -> None:
         serving = asyncio.create_task(serve(config))
         async with grpc.aio.insecure_channel(f"unix:{config.socket}") as channel, asyncio.timeout(60):
             stub, probe = KVStoreStub(channel), HealthStub(channel)
             attach = pb.AttachRequest(request_id=str(uuid.uuid4()), layout=LAYOUT)
-            name = (await stub.Attach(attach, wait_for_ready=True, timeout=20)).engine.name
+            engine = (await stub.Attach(attach, wait_for_ready=True, timeout=20)).engine.name
             watch = probe.Watch(hb.HealthCheckRequest())
             assert (await watch.read()).status == SERVING
-            waiting = asyncio.create_task(wait_on(stub, name))
-            working = asyncio.create_task(work_all_links(stub, name))
+            waiting = asyncio.create_task(wait_on(stub, engine))
+            working_on_links.set()
+            working = asyncio.create_task(work_all_links(stub, engine))
             assert (await watch.read()).status == NOT_SERVING
             with pytest.raises(grpc.aio.AioRpcError) as error:
                 await watch.read()
             assert error.value.code() is grpc.StatusCode.UNAVAILABLE
             with pytest.raises(grpc.aio.AioRpcError) as error:
                 await waiting
-            # UNAVAILABLE where it was woken for news just then, and has asked again too late.
-            assert error.value.code() in (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNAVAILABLE)
+            # INTERNAL; or it was woken for news just then, has asked again, and found nobody any more.
+            assert error.value.code() in (grpc.StatusCode.INTERNAL, *UNANSWERED)
             working.cancel()
             await asyncio.wait([working])
             assert await serving == 1

@@ -67,8 +67,8 @@ def test_an_empty_request_asks_and_changes_nothing(standing):
     now = update(standing)
     assert set(now.rates) == {"gpu_to_cpu", "cpu_to_gpu", "cpu_to_disk", "disk_to_cpu"}
     assert all(rate.unlimited for rate in now.rates.values())
-    assert dict(now.high_watermark) == {"gpu": 0.9, "cpu": 0.9}
-    assert dict(now.low_watermark) == {"gpu": 0.8, "cpu": 0.8}
+    assert dict(now.high_watermark) == {"gpu": 0.9, "cpu": 0.75}
+    assert dict(now.low_watermark) == {"gpu": 0.8, "cpu": 0.5}
     assert update(standing) == now
 
 
@@ -130,7 +130,7 @@ def test_a_share_is_of_what_was_measured_when_the_pools_were_made(service):
         (pb.Limits(low_watermark={"": 0.5}), "limits.low_watermark[]"),
         (pb.Limits(high_watermark={"gpu": 1.5}), "limits.high_watermark[gpu]"),
         (pb.Limits(high_watermark={"gpu": float("nan")}), "limits.high_watermark[gpu]"),
-        (pb.Limits(high_watermark={"cpu": 0.7}), "limits.low_watermark[cpu]"),
+        (pb.Limits(high_watermark={"cpu": 0.4}), "limits.low_watermark[cpu]"),
         (pb.Limits(low_watermark={"gpu": 0.95}), "limits.low_watermark[gpu]"),
     ],
 )

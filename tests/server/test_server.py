@@ -388,7 +388,7 @@ def test_a_killed_service_is_missed_at_once_and_its_disk_is_served_again(
     assert sorted(os.listdir(folder)) == ["disk", "log"]
 
 
-def test_a_wrong_byte_on_disk_is_never_served(make_service: MakeService, folder: Path) -> None:
+def test_case_4_11_a_wrong_byte_on_disk_is_never_served(make_service: MakeService, folder: Path) -> None:
     flags = ("--disk", str(folder / "disk"), "--disk-bytes", "16MiB")
     service = make_service(*flags).start()
     with service.stub() as stub, Engine(stub) as engine:

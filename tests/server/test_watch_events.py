@@ -347,18 +347,16 @@ def test_the_client_is_refused_what_is_compacted(shared: Service) -> None:
 
 
 def test_every_kind_of_event_has_a_line() -> None:
-    engine, keys = "engines/e", [key(number) for number in range(1)]
-    moved = pb.SequenceMoved(engine=engine, sequence=7, state=pb.Sequence.RESIDENT, valid_tokens=9)
+    moved = pb.SequenceMoved(engine="engines/e", sequence=7, state=pb.Sequence.RESIDENT, valid_tokens=9)
     pressure = pb.PressureChanged(tier=pb.TIER_CPU, pressure=pb.PRESSURE_HIGH)
-    blocks = {"tier": pb.TIER_DISK, "block_keys": keys, "tenant": "a"}
+    stored = pb.BlocksStored(tier=pb.TIER_DISK, block_keys=[key(0)], tenant="a")
+    removed = pb.BlocksRemoved(tier=pb.TIER_DISK, block_keys=[key(0)], tenant="a")
     lines = {
         "engines/e sequence 7: RESIDENT, 9 tokens valid": pb.Event(sequence_moved=moved),
         "pressure on cpu: high": pb.Event(pressure_changed=pressure),
-        "stored in disk, tenant 'a': 1 block 010000000000": pb.Event(blocks_stored=pb.BlocksStored(**blocks)),
-        "removed from disk, tenant 'a': 1 block 010000000000": pb.Event(
-            blocks_removed=pb.BlocksRemoved(**blocks)
-        ),
-        "engines/e is gone": pb.Event(engine_expired=pb.EngineExpired(engine=engine)),
+        "stored in disk, tenant 'a': 1 block 010000000000": pb.Event(blocks_stored=stored),
+        "removed from disk, tenant 'a': 1 block 010000000000": pb.Event(blocks_removed=removed),
+        "engines/e is gone": pb.Event(engine_expired=pb.EngineExpired(engine="engines/e")),
     }
     assert {event.WhichOneof("kind") for event in lines.values()} == {
         field.name for field in pb.Event.DESCRIPTOR.oneofs_by_name["kind"].fields

@@ -19,7 +19,7 @@ MIB = 1 << 20
 SPEED = LinkSpeed(bandwidth=100 * MIB, latency=0.01)
 TOKENS = text(1, 16)
 KEYS = keys_of(TOKENS)
-QUIET = {"fail_share": 0.0, "slow_share": 0.0, "reorder_share": 0.0, "ranks": 2}
+QUIET = {"fail_share": 0.0, "slow_share": 0.0, "reorder_share": 0.0, "late_share": 0.0, "ranks": 2}
 
 
 def config_of(**given: object) -> SimConfig:

@@ -5,7 +5,7 @@ import pytest
 
 from kvstore.core.config import StoreConfig
 from kvstore.core.effects import AllocateResult, Effects, StepAnswer, Transfer
-from kvstore.core.events import Attach, Event, Step, TransferEnded
+from kvstore.core.events import Attach, Event, Forget, Step, TransferEnded
 from kvstore.core.store import Store
 from kvstore.core.types import Frame, NamespaceId, Outcome, StepNumber, TenantId, Tier
 from kvstore.sim.attempts import Failure, attempt, attempt_seed
@@ -114,6 +114,23 @@ class KnowsNoNamespaces(Planted):
         return event
 
 
+class ForgetsOthers(Planted):
+    """Takes a Forget for one of a session that nobody has, and says that it is done."""
+
+    def spoil_event(self, event: Event) -> Event:
+        if isinstance(event, Forget):
+            return Forget(time=event.time, session="nobody's")
+        return event
+
+
+class BringsBackWhatItForgot(Planted):
+    """What was forgotten is published again by those who still have it."""
+
+    def __init__(self, *arguments: object) -> None:
+        super().__init__(*arguments)
+        self.memory.prefix._count_unbarred = lambda rows: rows.size  # type: ignore[method-assign]
+
+
 def find(
     fault: type[Planted], monkeypatch: pytest.MonkeyPatch, says: str = "", **given: object
 ) -> tuple[Failure, Failure]:
@@ -158,6 +175,14 @@ def test_blocks_of_another_namespace_are_not_read(monkeypatch: pytest.MonkeyPatc
     _, smallest = find(KnowsNoNamespaces, monkeypatch, "(namespace 2, tenant", namespaces=2)
     assert smallest.config.namespaces == 2
     assert "holds block" in smallest.message
+
+
+@pytest.mark.parametrize("fault", [ForgetsOthers, BringsBackWhatItForgot])
+def test_what_was_forgotten_is_not_read(fault: type[Planted], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvstore.sim.stores.Store", fault)
+    sizes = {"cpu_frames": 12, "disk_frames": 20, "forget_share": 0.05}
+    results = (attempt_seed(seed, TURNS, **sizes) for seed in SEEDS)
+    assert any(isinstance(each, Failure) and "what was forgotten" in each.message for each in results)
 
 
 def test_tenants_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -84,10 +84,12 @@ class Killer(LmdbDoor):
         return call
 
     def _killed_by_clock(self, do: Callable[[], Any]) -> Callable[[], None]:
+        def die_soon() -> None:
+            time.sleep(self._part * IN_COMMIT_SECONDS_MAX)
+            die()
+
         def amid() -> None:
-            thread = threading.Thread(
-                target=lambda: (time.sleep(self._part * IN_COMMIT_SECONDS_MAX), die()), daemon=True
-            )
+            thread = threading.Thread(target=die_soon, daemon=True)
             thread.start()
             do()
             thread.join()

@@ -25,7 +25,7 @@ import pytest
 from tests.tiers.lmdb_door import DATA_FILE, LmdbDoor
 from tests.tiers.promises import NEVER, Deed
 
-__all__ = ["Commit", "Event", "FolderSync", "Inode", "Log", "Name", "Sync", "Write", "recorded"]
+__all__ = ["Commit", "Event", "Inode", "Log", "Name", "Sync", "Write", "recorded"]
 
 SITE_FRAMES = 3
 
@@ -51,11 +51,8 @@ class Size(Event):
 
 @dataclass(slots=True, eq=False)
 class Sync(Event):
-    site: str = ""
+    """Of a file, or of the folder: then of names."""
 
-
-@dataclass(slots=True, eq=False)
-class FolderSync(Event):
     site: str = ""
 
 
@@ -88,7 +85,7 @@ class Name(Event):
 class Log:
     folder: Path
     names: dict[str, list[Name]] = field(default_factory=dict)
-    folder_syncs: list[FolderSync] = field(default_factory=list)
+    folder_syncs: list[Sync] = field(default_factory=list)
     deeds: list[Deed] = field(default_factory=list)
     # The cap with which the folder was opened, from when on.
     caps: list[tuple[int, int]] = field(default_factory=list)
@@ -233,12 +230,8 @@ class _Door:
             return
         inode = self._open[fd]
         site = f"{name} in {_site(sys._getframe(2))}"
-        if inode is None:
-            event: FolderSync | Sync = FolderSync(site=site)
-            self._log.folder_syncs.append(event)
-        else:
-            event = Sync(site=site)
-            inode.syncs.append(event)
+        event = Sync(site=site)
+        (self._log.folder_syncs if inode is None else inode.syncs).append(event)
         self._log.call(event, self._real[name], fd)
 
 

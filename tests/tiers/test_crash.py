@@ -15,14 +15,14 @@ import pytest
 
 from tests.tiers import crash_worker
 
-DEATHS_A_FOLDER = 5
-STEPS = 400
+DEATHS_A_FOLDER = 3
+STEPS = 300
 SECONDS_MAX = 60
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "seed" in metafunc.fixturenames:
-        folders = metafunc.config.getoption("--crash-points") // DEATHS_A_FOLDER
+        folders = -(-metafunc.config.getoption("--crash-points") // DEATHS_A_FOLDER)
         metafunc.parametrize("seed", range(folders))
 
 
@@ -43,18 +43,18 @@ def test_every_restart_finds_what_was_promised(tmp_path: Path, seed: int) -> Non
     killed = 0
     for death in range(DEATHS_A_FOLDER):
         # Half of them early: while the folder is opened, or soon after.
-        kill_at = chance.randint(1, 12) if chance.random() < 0.4 else chance.randint(10, 600)
+        kill_at = chance.randint(1, 12) if chance.random() < 0.4 else chance.randint(10, 400)
         status, output = outcome(live(tmp_path, 1000 * seed + death, STEPS, kill_at))
         assert status in (0, -signal.SIGKILL), output
         killed += status != 0
     status, output = outcome(live(tmp_path, seed, 20, 0))
     assert status == 0, output
-    assert killed >= DEATHS_A_FOLDER - 2, "hardly any was killed: the numbers of calls don't fit any more"
+    assert killed >= 1, "hardly any was killed: the numbers of calls don't fit any more"
 
 
 def test_killed_at_any_time_from_outside(tmp_path: Path) -> None:
     """Where no call stands at the door: the moment comes from the clock, so it is another one each time."""
-    for death in range(3):
+    for death in range(2):
         with live(tmp_path, death, 100_000, 0) as process:
             notes = tmp_path / "notes"
             seen = notes.stat().st_size if notes.exists() else 0

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from kvstore.core.errors import DiskInvalid
+from kvstore.core.types import BlockKey
 from kvstore.tiers.disk import DiskTier
 from kvstore.tiers.disk_environment import DATA_FILE
 from tests.tiers.accounts import check_space, numbers_of
@@ -46,7 +47,7 @@ def places_of(tier: DiskTier, blocks: dict[int, int]) -> dict[int, tuple[str, in
     found = tier._table.read_index()[0]
     keys = {key.key: number for number in blocks for key in [stored_key(number)]}
     return {
-        keys[name[8:]]: (f"segment-{segment:06}", slot * geometry.slot_bytes)
+        keys[BlockKey(name[8:])]: (f"segment-{segment:06}", slot * geometry.slot_bytes)
         for name, segment, slot in zip(
             found.names(), found.segment.tolist(), found.slot.tolist(), strict=True
         )

@@ -545,7 +545,7 @@ def test_no_descriptor_is_left(tmp_path):
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_a_remote_file_system_is_warned_of(tmp_path, monkeypatch, caplog):
+def test_case_5_20_a_remote_file_system_is_warned_of(tmp_path, monkeypatch, caplog):
     device = tmp_path.stat().st_dev
     mounts = tmp_path / "mountinfo"
     mounts.write_text(f"22 1 {os.major(device)}:{os.minor(device)} / / rw shared:1 - nfs4 server:/x rw\n")

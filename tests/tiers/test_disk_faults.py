@@ -161,8 +161,8 @@ def test_a_delete_that_fails_is_made_up_for(disk, clock, monkeypatch):
     assert read(disk, stored(2), SIZE) is not None, "written since: nothing is owed"
 
 
-def test_a_bad_block_that_cannot_be_deleted_is_a_miss_each_time_and_blocks_nothing(disk, clock, monkeypatch):
-    """CASES 5.07."""
+def test_case_5_07_a_bad_block_that_cannot_be_deleted_blocks_nothing(disk, clock, monkeypatch):
+
     write(disk, chain(3), SIZE)
     monkeypatch.setattr(disk_reading, "checksum_of", lambda name, parts: b"wrong")
     monkeypatch.setattr(
@@ -356,13 +356,13 @@ else:
 """
 
 
-def test_a_file_that_was_cut_off_ends_nothing(tmp_path):
+def test_case_4_18_an_index_that_was_cut_off_ends_nothing(tmp_path):
     with closing(open_tier(tmp_path / "whole")) as tier:
         for key in chain(30):
             write(tier, [key])
     size = (tmp_path / "whole" / "data.mdb").stat().st_size
     whole = 0
-    for kept in range(0, size, size // 16 // 4096 * 4096):
+    for kept in range(0, size, size // 6 // 4096 * 4096):
         folder = tmp_path / str(kept)
         shutil.copytree(tmp_path / "whole", folder)
         os.truncate(folder / "data.mdb", kept)
@@ -418,6 +418,6 @@ print(read(disk, chain(2)[1]) == data[1], write(disk, chain(1)) != [])
 """
 
 
-def test_a_fork_that_ends_leaves_its_parent_alone(tmp_path):
+def test_case_4_05_a_fork_that_ends_leaves_its_parent_alone(tmp_path):
     done = run_python(FORK, tmp_path)
     assert done.stdout == "True True\n", done.stderr

@@ -3,10 +3,12 @@
 import queue
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
 from kvstore.core.types import StoredKey
+from kvstore.tiers.disk import DiskTier
 from kvstore.tiers.files import DirectFiles
 from tests.tiers.helpers import BLOCK, add_namespace, chain, change_bytes, open_tier, read, stored, write
 
@@ -17,6 +19,11 @@ WAIT = 60.0
 
 def names_of(keys) -> set[tuple[int, int, bytes]]:
     return {(key.namespace, key.tenant, key.key) for key in keys}
+
+
+def rounds(tier: DiskTier) -> int:
+    assert tier._scrub is not None
+    return tier._scrub.rounds
 
 
 def test_wrong_blocks_of_all_sizes_are_dropped_and_told(tmp_path: Path):
@@ -31,9 +38,14 @@ def test_wrong_blocks_of_all_sizes_are_dropped_and_told(tmp_path: Path):
         change_bytes(tmp_path, key, SLOT, lambda value: b"?" + value[1:])
     told: queue.SimpleQueue[StoredKey] = queue.SimpleQueue()
     with closing(open_tier(tmp_path)) as tier:
-        tier.start_scrub(lambda keys: [told.put(key) for key in keys], FAST)
+
+        def tell(keys: Sequence[StoredKey]) -> None:
+            for key in keys:
+                told.put(key)
+
+        tier.start_scrub(tell, FAST)
         assert names_of(told.get(timeout=WAIT) for _ in bad) == names_of(bad)
-        while tier._scrub.rounds == 0:
+        while rounds(tier) == 0:
             time.sleep(0.001)
         assert told.empty()
         assert tier.counts.bad_entries == 3
@@ -51,7 +63,7 @@ def test_blocks_that_come_and_go_meanwhile_are_not_taken_for_bad_ones(tmp_path: 
             keys = [stored(n) for n in range(turn * capacity, (turn + 1) * capacity)]
             write(tier, keys, 100_000)
             tier.delete(keys)
-        assert tier._scrub.rounds > 0
+        assert rounds(tier) > 0
     assert told == []
     assert tier.counts.bad_entries == 0
 

@@ -110,3 +110,13 @@ def test_an_index_that_has_grown_too_long_is_written_anew(tmp_path):
         tier.delete(found[-5:])
         write(tier, found[-5:], 1)
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == []
+
+
+def test_what_a_start_that_ended_half_way_has_left_is_removed(tmp_path):
+    make(tmp_path, 10)
+    for name in ("compacting", "repairing"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "data.mdb").write_bytes(bytes(100_000))
+    with closing(open_tier(tmp_path, CAP, SIZE)) as tier:
+        assert len(tier.found(SIZE)) == 10
+    assert not any(path.is_dir() for path in tmp_path.iterdir())

@@ -258,7 +258,7 @@ def junk(folder: Path, draw: random.Random) -> None:
 
 @pytest.mark.parametrize("seed", range(1))
 @pytest.mark.parametrize("damage", [flip_bits, flip_in_index, zero, cut, swap_pages, junk])
-def test_any_damage_is_survived_and_repaired(
+def test_case_4_14_any_damage_is_survived_and_repaired(
     folder: Path, damage: Callable[[Path, random.Random], None], seed: int
 ):
     draw = random.Random(f"{damage.__name__} {seed}")

@@ -87,3 +87,16 @@ def test_reserved_ids_are_not_given_out():
     names.reserve(NameKind.WRITER, 3)
     assert names.writer_id("engine", "1") == 8
     assert names.tenant_id("default") == 1
+
+
+def test_what_is_known_can_be_looked_up_and_is_not_added() -> None:
+    names = Names()
+    fingerprint = b"f" * 32
+    namespace = names.namespace_id(fingerprint, 6000, 4, 1, {})
+    first, second = names.writer_id("engine", "build 1"), names.writer_id("engine", "build 2")
+    names.writer_id("engine-2", "build 1")
+    assert names.find_namespace(fingerprint) == namespace
+    assert names.find_namespace(b"g" * 32) is None
+    assert names.writers_of("engine") == (first, second)
+    assert names.writers_of("eng") == ()
+    assert len(names.rows_after(0)) == 4
