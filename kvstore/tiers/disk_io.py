@@ -1,7 +1,8 @@
 """The threads that wait for the device, and whose turn it is.
 
-Reads go before writes: a write begins only when no read waits or is in service, and one at a time, so a read
-waits for at most one of them. Lest writes starve where reads never end, one write may go after a number of
+Reads go before writes: a write begins only when no read waits or is in service, and only so much is being
+written at a time, so a read waits for that at the most. Two threads write it, since one alone leaves the
+device idle between its calls. Lest writes starve where reads never end, one write may go after a number of
 reads. Syncs and transactions of the index have threads of their own and wait for neither: they move little,
 and what one batch waits for them, another writes. Transactions are in order; syncs of several files go
 together, since what they wait for is the same.
@@ -25,9 +26,12 @@ __all__ = ["Io", "IoKind", "IoLate", "IoNotBegun", "IoThreads"]
 T = TypeVar("T")
 
 READ_THREADS = 4
+WRITE_THREADS = 2
 SYNC_THREADS = 4
 # A write that waits has its turn after so many reads that were begun meanwhile.
 READS_PER_WRITE = 16
+# In service at a time; a larger write is alone.
+WRITE_BYTES_MAX = 4 << 20
 
 
 class IoKind(Enum):
@@ -48,9 +52,10 @@ class IoLate(TimeoutError):
 class Io(Generic[T]):
     """One call for one of the threads. `wait` once for each that was started."""
 
-    def __init__(self, threads: "IoThreads", kind: IoKind, call: Callable[[], T]) -> None:
+    def __init__(self, threads: "IoThreads", kind: IoKind, call: Callable[[], T], size_bytes: int) -> None:
         self._threads = threads
         self.kind = kind
+        self.size_bytes = size_bytes
         self._call = call
         self._returned: Callable[[], None] | None = None
         self._result: T
@@ -95,13 +100,15 @@ class IoThreads:
         self._queues: dict[IoKind, deque[Io[object]]] = {kind: deque() for kind in IoKind}
         self._in_service = dict.fromkeys(IoKind, 0)
         self._late = dict.fromkeys(IoKind, 0)
+        # Of writes in service that aren't late.
+        self._writing_bytes = 0
         # When one of the kind was last begun.
         self._begin_times = dict.fromkeys(IoKind, 0.0)
         self._reads_since_write = 0
         self._closed = False
         self._threads = {
             IoKind.READ: READ_THREADS,
-            IoKind.WRITE: 1,
+            IoKind.WRITE: WRITE_THREADS,
             IoKind.SYNC: SYNC_THREADS,
             IoKind.INDEX: 1,
         }
@@ -114,8 +121,9 @@ class IoThreads:
         for thread in self._running:
             thread.start()
 
-    def start(self, kind: IoKind, call: Callable[[], T]) -> Io[T]:
-        io = Io(self, kind, call)
+    def start(self, kind: IoKind, call: Callable[[], T], size_bytes: int = 0) -> Io[T]:
+        """`size_bytes` counts for writes."""
+        io = Io(self, kind, call, size_bytes)
         with self._lock:
             check(not self._closed, f"a {kind.value} after the end of the disk's threads")
             self._queues[kind].append(io)  # type: ignore[arg-type]  # What it returns is nothing to the queue.
@@ -132,6 +140,7 @@ class IoThreads:
                 elif io.is_begun:
                     io.expect(returned)
                     self._late[io.kind] += 1
+                    self._end_writing(io)
                     raise IoLate(f"a {io.kind.value} has not returned for {self._deadline_seconds:g} seconds")
                 else:
                     self._queues[io.kind].remove(io)  # type: ignore[arg-type]  # As in `start`.
@@ -177,6 +186,8 @@ class IoThreads:
             with self._lock:
                 self._in_service[kind] -= 1
                 io.is_ended = True
+                if not io.is_late:
+                    self._end_writing(io)
                 self._ended.notify_all()
                 self._wake_writer()
             # Whether it is late is settled now. It counts as such until what it held is given back.
@@ -198,6 +209,8 @@ class IoThreads:
             io.begin_time = self._begin_times[kind] = time.monotonic()
             if kind is IoKind.WRITE:
                 self._reads_since_write = 0
+                self._writing_bytes += io.size_bytes
+                self._wake_writer()
             elif kind is IoKind.READ and self._queues[IoKind.WRITE]:
                 self._reads_since_write += 1
                 self._wake_writer()
@@ -207,7 +220,16 @@ class IoThreads:
         if self._queues[IoKind.WRITE] and self._may_write():
             self._wakes[IoKind.WRITE].notify()
 
+    def _end_writing(self, io: Io[T]) -> None:
+        if io.kind is IoKind.WRITE:
+            self._writing_bytes -= io.size_bytes
+            self._wake_writer()
+
     def _may_write(self) -> bool:
+        """Whether the first of the writes that wait may begin."""
+        size = self._writing_bytes + self._queues[IoKind.WRITE][0].size_bytes
+        if self._writing_bytes and size > WRITE_BYTES_MAX:
+            return False
         # Reads that are late may never return.
         reading = self._in_service[IoKind.READ] > self._late[IoKind.READ] or self._queues[IoKind.READ]
         return not reading or self._reads_since_write >= READS_PER_WRITE

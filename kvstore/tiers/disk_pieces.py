@@ -49,7 +49,11 @@ class Piece(Struct, frozen=True, kw_only=True):
 
 
 def make_pieces(
-    slots: Sequence[int], blocks: Sequence[Sequence[Part]], stride_bytes: int, segment_slots: int
+    slots: Sequence[int],
+    blocks: Sequence[Sequence[Part]],
+    stride_bytes: int,
+    segment_slots: int,
+    piece_bytes: int = PIECE_BYTES,
 ) -> Iterator[Piece]:
     """`slots[n]` is where `blocks[n]` stands. In the order of slots, each piece within one segment."""
     slot_bytes = stride_bytes * len(blocks[0]) if blocks else 0
@@ -58,7 +62,7 @@ def make_pieces(
         if run:
             slot = slots[position]
             follows = slot == slots[run[-1]] + 1 and slot % segment_slots
-            if not follows or (len(run) + 1) * slot_bytes > PIECE_BYTES:
+            if not follows or (len(run) + 1) * slot_bytes > piece_bytes:
                 yield _make_piece(slots[run[0]], run, blocks, stride_bytes)
                 run = []
         run.append(position)

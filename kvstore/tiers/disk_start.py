@@ -53,13 +53,15 @@ def take_stock(
     is_there = np.isin(blocks.segment, segments)
     fits = (blocks.slot < geometry.segment_slots) & (blocks.size <= geometry.slot_bytes)
     is_last = _is_last_in_its_slot(slots, blocks.created_ns)
-    _tell(folder, blocks.take(~is_there).names(), "its segment is missing", counts)
-    _tell(folder, blocks.take(is_there & ~fits).names(), "its entry names no slot", counts)
-    _tell(folder, blocks.take(is_there & fits & ~is_last).names(), "another has its slot", counts)
     is_good = is_there & fits & is_last
+    if not is_good.all():
+        _tell(folder, blocks.take(~is_there).names(), "its segment is missing", counts)
+        _tell(folder, blocks.take(is_there & ~fits).names(), "its entry names no slot", counts)
+        _tell(folder, blocks.take(is_there & fits & ~is_last).names(), "another has its slot", counts)
+        bad += blocks.take(~is_good).names()
+        blocks, slots = blocks.take(is_good), slots[is_good]
     # What can't be deleted now is found again at the next start; till then nobody hears of it.
-    remove_in_parts(folder, table, bad + blocks.take(~is_good).names())
-    blocks, slots = blocks.take(is_good), slots[is_good]
+    remove_in_parts(folder, table, bad)
     recent_ns = np.maximum(blocks.created_ns, _read_uses(table, blocks))
     return Stock(blocks=blocks, slots=slots, recent_ns=recent_ns)
 

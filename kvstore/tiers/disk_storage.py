@@ -181,10 +181,6 @@ class Storage:
         return [key_of_name(name) for name in gone]
 
 
-def _pass() -> None:
-    """Nothing stays taken: to have had one's turn is all."""
-
-
 def _fit_index(folder: Path, table: BlockTable, geometry: Geometry, cap_bytes: int, count: int) -> int:
     """How many slots there may be beside the index, made as short as it can be where it is too long."""
     if table.file_bytes > index_bytes(count):
@@ -209,3 +205,7 @@ def remove_segments(folder: Path, files: Files) -> None:
 
 def at_once(size_bytes: int) -> None:
     """No limit on the rate."""
+
+
+def _pass() -> None:
+    """Nothing is taken by a look into the index; or to have had one's turn there is all."""

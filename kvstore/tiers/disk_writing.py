@@ -13,7 +13,7 @@ from functools import partial
 from kvstore.core.types import StoredKey
 from kvstore.tiers.disk_deleting import Deleter, commit
 from kvstore.tiers.disk_format import BlockEntry, checksum_of
-from kvstore.tiers.disk_io import Io, IoKind, IoLate, IoNotBegun, IoThreads
+from kvstore.tiers.disk_io import WRITE_BYTES_MAX, Io, IoKind, IoLate, IoNotBegun, IoThreads
 from kvstore.tiers.disk_pieces import PIECE_BYTES, Part, Piece, make_pieces
 from kvstore.tiers.disk_space import Space
 from kvstore.tiers.disk_table import BlockTable, DiskFault
@@ -27,7 +27,9 @@ Batch = Mapping[bytes, tuple[StoredKey, Sequence[Part]]]
 Pace = Callable[[int], None]
 
 # Pieces that are being written or wait for it, while the next one is made ready.
-PIECES_AHEAD = 2
+PIECES_AHEAD = 4
+# Half of what may be in service at once.
+WRITE_PIECE_BYTES = WRITE_BYTES_MAX // 2
 
 
 class BlockWriter:
@@ -92,7 +94,7 @@ class BlockWriter:
                 while len(slots) < count:
                     taken = self._space.take(count - len(slots), run)
                     if not taken:
-                        self._threads.start(IoKind.WRITE, self._space.grow).wait(_pass)
+                        self._threads.start(IoKind.WRITE, self._space.grow, WRITE_BYTES_MAX).wait(_pass)
                     slots += taken
             except BaseException:
                 self._space.give(slots)
@@ -109,14 +111,18 @@ class BlockWriter:
         entries: dict[bytes, BlockEntry] = {}
         ahead: deque[tuple[Piece, Io[None]]] = deque()
         try:
-            for piece in make_pieces(slots, blocks, geometry.stride_bytes, geometry.segment_slots):
+            pieces = make_pieces(
+                slots, blocks, geometry.stride_bytes, geometry.segment_slots, WRITE_PIECE_BYTES
+            )
+            for piece in pieces:
                 piece.fill_buffer()
                 for position in piece.positions:
                     name, (key, parts) = named[position]
                     shares = [part[:block_bytes].data for part in parts]
                     entries[name] = _make_entry(name, key, shares, slots[position], geometry.segment_slots)
                 pace(piece.size_bytes)
-                ahead.append((piece, self._threads.start(IoKind.WRITE, partial(self._write_piece, piece))))
+                call = partial(self._write_piece, piece)
+                ahead.append((piece, self._threads.start(IoKind.WRITE, call, piece.size_bytes)))
                 if len(ahead) > PIECES_AHEAD:
                     self._wait(*ahead.popleft(), late)
         finally:

@@ -7,7 +7,16 @@ from typing import ClassVar
 import pytest
 
 from kvstore.core.errors import CheckFailed
-from kvstore.tiers.disk_io import READ_THREADS, READS_PER_WRITE, Io, IoKind, IoLate, IoNotBegun, IoThreads
+from kvstore.tiers.disk_io import (
+    READ_THREADS,
+    READS_PER_WRITE,
+    WRITE_BYTES_MAX,
+    Io,
+    IoKind,
+    IoLate,
+    IoNotBegun,
+    IoThreads,
+)
 
 WAIT = 60.0
 
@@ -80,9 +89,9 @@ def test_a_read_goes_before_all_writes_that_wait(threads):
     log: list[str] = []
     first = Gate(log, "write")
     first.go.clear()
-    writes = [threads.start(IoKind.WRITE, first)]
+    writes = [threads.start(IoKind.WRITE, first, WRITE_BYTES_MAX)]
     assert first.begun.wait(WAIT)
-    writes += [threads.start(IoKind.WRITE, lambda: log.append("write")) for _ in range(20)]
+    writes += [threads.start(IoKind.WRITE, lambda: log.append("write"), 1 << 20) for _ in range(20)]
     reads = [threads.start(IoKind.READ, lambda: log.append("read")) for _ in range(5)]
     for read in reads:
         read.wait(nothing)
@@ -97,7 +106,7 @@ def test_no_write_begins_while_a_read_is_in_service_and_one_at_a_time(threads):
     reading = fill_readers(threads)
     log: list[str] = []
     gates = [Gate(log, str(n)) for n in range(3)]
-    writes = [threads.start(IoKind.WRITE, gate) for gate in gates]
+    writes = [threads.start(IoKind.WRITE, gate, WRITE_BYTES_MAX) for gate in gates]
     for gate, _ in reading[1:]:
         gate.go.set()
     for _, read in reading[1:]:
@@ -112,6 +121,24 @@ def test_no_write_begins_while_a_read_is_in_service_and_one_at_a_time(threads):
         assert log == [str(n) for n in range(number + 1)]
         gate.go.set()
         write.wait(nothing)
+
+
+def test_so_much_is_written_at_a_time_and_no_more(threads):
+    gates = [Gate() for _ in range(3)]
+    sizes = [WRITE_BYTES_MAX // 2, WRITE_BYTES_MAX // 2, 1]
+    writes = [threads.start(IoKind.WRITE, gate, size) for gate, size in zip(gates, sizes, strict=True)]
+    assert gates[0].begun.wait(WAIT)
+    assert gates[1].begun.wait(WAIT)
+    threads.start(IoKind.INDEX, nothing).wait(nothing)
+    assert not gates[2].begun.is_set(), "whatever the number of threads"
+    gates[0].go.set()
+    assert gates[2].begun.wait(WAIT)
+    large = Gate()
+    threads.start(IoKind.WRITE, large, 10 * WRITE_BYTES_MAX)
+    for gate, write in zip(gates, writes, strict=True):
+        gate.go.set()
+        write.wait(nothing)
+    assert large.begun.wait(WAIT), "alone, a large one may go too"
 
 
 def test_writes_have_a_turn_where_reads_never_end(threads):
@@ -198,8 +225,8 @@ def test_in_a_queue_that_moves_an_io_may_wait_longer_than_the_deadline():
 def test_close_does_what_is_queued_and_gives_up_one_that_hangs():
     threads = IoThreads("test", WAIT)
     gate, log = Gate(), list[str]()
-    threads.start(IoKind.WRITE, gate)
-    threads.start(IoKind.WRITE, lambda: log.append("done"))
+    threads.start(IoKind.WRITE, gate, WRITE_BYTES_MAX)
+    threads.start(IoKind.WRITE, lambda: log.append("done"), 1)
     assert gate.begun.wait(WAIT)
     assert not threads.close(0.01)
     with pytest.raises(CheckFailed):
