@@ -28,7 +28,7 @@ from kvstore.tiers.disk_environment import WIPE, disk_invalid
 from kvstore.tiers.disk_folder import claim_folder, warn_of_space
 from kvstore.tiers.disk_format import Geometry, block_name
 from kvstore.tiers.disk_health import DiskCounts, WriteHealth
-from kvstore.tiers.disk_io import IoThreads
+from kvstore.tiers.disk_io import IoKind, IoThreads
 from kvstore.tiers.disk_notes import DiskNotes
 from kvstore.tiers.disk_order import keys_in_order
 from kvstore.tiers.disk_pieces import Part
@@ -141,6 +141,11 @@ class DiskTier:
     def held_bytes(self) -> int:
         """What the folder takes of the cap: its files, as the file system counts them."""
         return sum(path.lstat().st_blocks * 512 for path in (self.folder, *self.folder.iterdir()))
+
+    @property
+    def writes_queued(self) -> int:
+        """Writes that wait for the device, or for reads that go before them."""
+        return self._threads.queued(IoKind.WRITE)
 
     @property
     def late_count(self) -> int:
