@@ -11,10 +11,11 @@ from statistics import median
 from time import perf_counter
 
 from kvstore.client.keys import block_keys
+from kvstore.core.answers import StepAnswer
 from kvstore.core.blocks import NO_ROWS
+from kvstore.core.calls import Attach, Step
 from kvstore.core.config import StoreConfig
-from kvstore.core.effects import AllocateResult, StepAnswer
-from kvstore.core.events import Allocate, Attach, Commit, Free, Grow, Operation, Step
+from kvstore.core.operations import Allocate, AllocateResult, Commit, Free, Grow, Operation
 from kvstore.core.store import Store
 from kvstore.core.types import (
     BlockKey,

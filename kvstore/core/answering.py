@@ -3,10 +3,11 @@
 from array import array
 from collections.abc import Sequence as Many
 
+from kvstore.core.answers import FrameCopy
 from kvstore.core.blocks import as_table, concat
-from kvstore.core.effects import AllocateResult, FrameCopy, SwapResult
 from kvstore.core.granting import Asked
 from kvstore.core.memory import Memory
+from kvstore.core.operations import AllocateResult, SwapResult
 from kvstore.core.types import DROPPED, GPU, OK, Frame
 
 __all__ = ["Answering"]

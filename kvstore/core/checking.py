@@ -1,62 +1,24 @@
 """Checks a whole step before any of it is applied: after this nothing can refuse.
 
 Operations are checked in the order in which they will be applied, against what the engine
-holds and what earlier phases of the same step will have changed.
+holds and what earlier phases of the same step will have changed. What a field may be whatever else
+there is stands in `bounds.py`.
 """
 
 from collections.abc import Callable
-from collections.abc import Sequence as Many
 
 from msgspec import Struct
 
+from kvstore.core.bounds import CHILDREN_MAX, FREED_MAX, at_most, check_keys, check_session, check_tenant
 from kvstore.core.config import StoreConfig
 from kvstore.core.engines import Engine
-from kvstore.core.errors import FieldInvalid, KVStoreError, SequenceUnknown, TenantRefused
-from kvstore.core.events import (
-    Allocate,
-    Commit,
-    EndSession,
-    Fork,
-    Free,
-    Grow,
-    Prefetch,
-    Retain,
-    Swap,
-    UpdateActivity,
-)
+from kvstore.core.errors import FieldInvalid, KVStoreError, SequenceUnknown
+from kvstore.core.operations import Allocate, Commit, EndSession, Fork, Free, Grow, Swap, UpdateActivity
 from kvstore.core.phases import K, Phases
-from kvstore.core.types import (
-    CPU,
-    DROPPED,
-    GPU,
-    SWAPPING_IN,
-    BlockKey,
-    Direction,
-    SequenceId,
-    StepNumber,
-    Tier,
-    blocks_for_tokens,
-)
+from kvstore.core.types import DROPPED, SWAPPING_IN, BlockKey, Direction, SequenceId, blocks_for_tokens
 
-__all__ = [
-    "CHILDREN_MAX",
-    "FREED_MAX",
-    "KEY_BYTES",
-    "check_chain",
-    "check_completed",
-    "check_keys",
-    "check_operations",
-    "check_target",
-    "check_tenant",
-    "check_time_limit",
-]
+__all__ = ["check_operations"]
 
-CHILDREN_MAX = 64
-FREED_MAX = 4096
-SESSION_BYTES_MAX = 256
-KEY_BYTES = 32
-# A week: what is to be kept for longer is asked for again.
-TTL_SECONDS_MAX = 7 * 86_400.0
 # What the fields of an Allocate are called in a Grow.
 COLUMNS = {"sequence": "sequences", "token_count": "token_counts", "known_blocks": "known_blocks"}
 
@@ -91,7 +53,7 @@ class _Outlook(Struct):
 def check_operations(config: StoreConfig, engine: Engine, phases: Phases) -> None:
     """Raises the refusal that the step deserves, if any. Changes nothing."""
     grown = sum([len(operation.sequences) - 1 for _, operation in phases.of(Grow)])
-    _at_most("operations", phases.count + grown, config.operations_max)
+    at_most("operations", phases.count + grown, config.operations_max)
     outlook = _Outlook(config, engine)
     # In the order of the phases; a kind is checked whole before the next begins.
     _check_each(outlook, "commit", _check_commit, phases.of(Commit))
@@ -116,78 +78,26 @@ def _check_each(
             raise
 
 
-def check_completed(completed_step: StepNumber, oldest: StepNumber, newest: StepNumber) -> None:
-    if not oldest <= completed_step <= newest:
-        raise FieldInvalid(
-            f"not between {oldest} and {newest}",
-            field="completed_step",
-            value=completed_step,
-            remedy="name the last step whose GPU work has finished",
-        )
-
-
-def check_tenant(config: StoreConfig, tenant: str) -> None:
-    if tenant and tenant not in config.tenants:
-        raise TenantRefused(
-            "not a tenant of this socket",
-            field="tenant",
-            value=tenant,
-            remedy="name one of " + ", ".join(sorted(config.tenants)) + ", or none for the default",
-        )
-
-
-def check_chain(config: StoreConfig, event: Prefetch | Retain) -> None:
-    """A prompt by its keys, or a session by its name."""
-    check_tenant(config, event.tenant)
-    _check_session(event.session)
-    if event.session and event.block_keys:
-        raise FieldInvalid(
-            "block_keys are named as well",
-            field="session",
-            value=event.session,
-            remedy="name a prompt by its keys, or a session",
-        )
-    if not event.session and not event.block_keys:
-        raise FieldInvalid(
-            "nothing is named", field="block_keys", value="", remedy="name keys of a prompt, or a session"
-        )
-    _at_most("block_keys", len(event.block_keys), config.tokens_max // config.block_tokens)
-    check_keys(event.block_keys)
-
-
-def check_target(target: Tier) -> None:
-    if target not in (GPU, CPU):
-        raise FieldInvalid(
-            "not a tier to bring blocks up to", field="target", value=target.name, remedy="GPU or CPU"
-        )
-
-
-def check_time_limit(seconds: float) -> None:
-    if not 0 < seconds <= TTL_SECONDS_MAX:
-        remedy = f"above 0 and at most {TTL_SECONDS_MAX:g} seconds"
-        raise FieldInvalid("out of bounds", field="ttl", value=f"{seconds:g}s", remedy=remedy)
-
-
 def _check_free(outlook: _Outlook, operation: Free) -> None:
-    _at_most("sequences", len(operation.sequences), FREED_MAX)
+    at_most("sequences", len(operation.sequences), FREED_MAX)
     outlook.freed_count += len(operation.sequences)
-    _at_most("sequences", outlook.freed_count, outlook.config.sequences_max, "in one step")
+    at_most("sequences", outlook.freed_count, outlook.config.sequences_max, "in one step")
     outlook.freed.update(operation.sequences)
 
 
 def _check_swap(outlook: _Outlook, operation: Swap) -> None:
     tokens = outlook.token_count(operation.sequence, "sequence")
     if operation.direction is Direction.OUT:
-        _at_most("filled_tokens", operation.filled_tokens, tokens)
+        at_most("filled_tokens", operation.filled_tokens, tokens)
 
 
 def _check_update(outlook: _Outlook, operation: UpdateActivity) -> None:
     tokens = outlook.token_count(operation.sequence, "sequence")
-    _at_most("filled_tokens", operation.filled_tokens, tokens)
+    at_most("filled_tokens", operation.filled_tokens, tokens)
 
 
 def _check_end(outlook: _Outlook, operation: EndSession) -> None:
-    _check_session(operation.session)
+    check_session(operation.session)
     if not operation.session:
         raise FieldInvalid("empty", field="session", remedy="name the session")
     check_tenant(outlook.config, operation.tenant)
@@ -197,13 +107,13 @@ def _check_allocate(outlook: _Outlook, operation: Allocate) -> None:
     config, tokens, keys = outlook.config, operation.token_count, operation.block_keys
     if tokens < 1:
         raise FieldInvalid("no tokens", field="token_count", value=tokens, remedy="at least 1")
-    _at_most("token_count", tokens, config.tokens_max)
-    _at_most("known_blocks", operation.known_blocks, blocks_for_tokens(tokens, config.block_tokens))
+    at_most("token_count", tokens, config.tokens_max)
+    at_most("known_blocks", operation.known_blocks, blocks_for_tokens(tokens, config.block_tokens))
     if keys:
-        _at_most("block_keys", len(keys), tokens // config.block_tokens)
+        at_most("block_keys", len(keys), tokens // config.block_tokens)
         check_keys(keys)
     if operation.session:
-        _check_session(operation.session)
+        check_session(operation.session)
     check_tenant(config, operation.tenant)
     if operation.sequence in outlook.freed:
         raise FieldInvalid(
@@ -255,7 +165,7 @@ def _check_commit(outlook: _Outlook, operation: Commit) -> None:
             value=first,
             remedy="commit blocks in order",
         )
-    _at_most("block_keys", end, tokens // outlook.config.block_tokens, "full blocks of the sequence")
+    at_most("block_keys", end, tokens // outlook.config.block_tokens, "full blocks of the sequence")
     known = sequence.keys[first : min(sequence.committed, end)]
     if end > sequence.committed:
         known = [*known, *new[max(0, first - sequence.committed) :]]
@@ -279,7 +189,7 @@ def _check_commit(outlook: _Outlook, operation: Commit) -> None:
 
 def _check_fork(outlook: _Outlook, operation: Fork) -> None:
     tokens = outlook.token_count(operation.parent, "parent")
-    _at_most("children", len(operation.children), CHILDREN_MAX)
+    at_most("children", len(operation.children), CHILDREN_MAX)
     if operation.parent in operation.children:
         raise FieldInvalid(
             "a sequence can't be its own child",
@@ -296,30 +206,4 @@ def _check_fork(outlook: _Outlook, operation: Fork) -> None:
 def _count_new(outlook: _Outlook, sequence: SequenceId, field: str) -> None:
     outlook.created.add(sequence)
     held = len(outlook.engine.sequences) + len(outlook.created)
-    _at_most(field, held, outlook.config.sequences_max, "sequences of one engine")
-
-
-def check_keys(keys: Many[BlockKey]) -> None:
-    if [*map(len, keys)].count(KEY_BYTES) == len(keys):
-        return
-    index, key = next((i, key) for i, key in enumerate(keys) if len(key) != KEY_BYTES)
-    raise FieldInvalid(
-        f"{len(key)} bytes long",
-        field=f"block_keys[{index}]",
-        value=key.hex()[:64],
-        remedy=f"a block key is a digest of {KEY_BYTES} bytes",
-    )
-
-
-def _check_session(session: str) -> None:
-    _at_most("session", len(session.encode()), SESSION_BYTES_MAX, "bytes")
-
-
-def _at_most(field: str, value: int, most: int, unit: str = "") -> None:
-    if value > most:
-        raise FieldInvalid(
-            "too many" if unit else "too large",
-            field=field,
-            value=value,
-            remedy=f"at most {most} {unit}".rstrip(),
-        )
+    at_most(field, held, outlook.config.sequences_max, "sequences of one engine")

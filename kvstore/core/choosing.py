@@ -82,7 +82,7 @@ class Choosing:
             # Some free ones are left alone: what runs grows into them.
             room = pool.free_count - round((1 - marks.high) * pool.frame_count)
             fitting = rows[: max(0, room)]
-            self._memory.add_replicas(GPU, fitting)
+            self._memory.replicas.add(GPU, fitting)
             self._ahead.fulfil(fitting)
             self._ahead.shed(rows[fitting.size :])
             return fitting
@@ -150,7 +150,7 @@ class Choosing:
         count = rows.size
         while count and not self._memory.make_room(tier, count, spare, in_background=in_background):
             count //= 2
-        self._memory.add_replicas(tier, rows[:count])
+        self._memory.replicas.add(tier, rows[:count])
         return rows[:count]
 
     def _parent_is(self, there: NDArray[np.bool_], rows: Rows) -> NDArray[np.bool_]:

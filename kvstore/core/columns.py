@@ -2,9 +2,8 @@
 
 from collections.abc import Sequence as Many
 
-from kvstore.core.effects import AllocateResult, GrownOtherwise, GrowResult, Result
 from kvstore.core.errors import CheckFailed
-from kvstore.core.events import Allocate, Grow
+from kvstore.core.operations import Allocate, AllocateResult, Grow, GrownOtherwise, GrowResult, Result
 from kvstore.core.types import OK, RESIDENT, Frame
 
 __all__ = ["allocates_of", "as_allocates", "as_columns"]

@@ -7,8 +7,8 @@ wins; later ones stay private to their sequence.
 
 from kvstore.core.config import StoreConfig
 from kvstore.core.engines import Engine, Publish, SwapOut
-from kvstore.core.events import Commit
 from kvstore.core.memory import Memory
+from kvstore.core.operations import Commit
 from kvstore.core.prefix import chain_places
 from kvstore.core.sequences import Sequence
 from kvstore.core.types import CPU, DISK, SWAPPED, SWAPPING_OUT, BlockRow, StepNumber

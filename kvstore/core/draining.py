@@ -7,11 +7,12 @@ first, since the most hangs on them.
 
 import numpy as np
 
+from kvstore.core.answers import DrainAnswer
 from kvstore.core.blocks import NO_FRAME, Rows
 from kvstore.core.config import StoreConfig
-from kvstore.core.effects import DrainAnswer
 from kvstore.core.links import COPY, WRITE, Links
 from kvstore.core.memory import Memory
+from kvstore.core.tree import with_ancestors
 from kvstore.core.types import CPU, DISK, GPU
 
 __all__ = ["Draining"]
@@ -40,11 +41,11 @@ class Draining:
 
     def _worth_keeping(self) -> Rows:
         """Of what is neither on disk nor being written, that which is to go there, in this order."""
-        blocks, prefix = self._memory.blocks, self._memory.prefix
+        blocks = self._memory.blocks
         lacking = blocks.indexed & (blocks.frame[DISK] == NO_FRAME) & ~blocks.unwanted
         # Lone sequences have negative numbers, and what nobody owns was found on disk once.
         wanted = np.zeros(blocks.capacity, np.bool_)
-        wanted[prefix.with_ancestors(np.flatnonzero(lacking & (blocks.owner >= 0)))] = True
+        wanted[with_ancestors(blocks, np.flatnonzero(lacking & (blocks.owner >= 0)))] = True
         ours = self._heads_first(np.flatnonzero(lacking & wanted))
         rest = self._heads_first(np.flatnonzero(lacking & ~wanted))
         room = max(0, self._memory.pools[DISK].free_count - ours.size)

@@ -1,30 +1,22 @@
 """What leaves `Store.handle`: the answer, long actions to start, engines to wake.
 
 An effect is a plain frozen record, like an event. A `Transfer` ends in exactly one
-`TransferEnded`, good or bad, which the shell feeds back.
+`TransferEnded`, good or bad, which the shell feeds back. Answers stand in `answers.py`, what is told
+of what happens in `notices.py`.
 """
 
 from msgspec import Struct, field
 
+from kvstore.core.answers import Answer, Done
+from kvstore.core.notices import Happening
 from kvstore.core.types import (
-    Activity,
-    BlockKey,
     EngineId,
-    EngineState,
-    ForgetId,
     Frame,
-    NamespaceId,
-    Outcome,
-    Pressure,
-    Revision,
     SequenceId,
-    SequenceState,
     SessionName,
-    StepNumber,
     StoredKey,
     StoredSession,
     SyncId,
-    TenantId,
     Tier,
     TransferId,
     Urgency,
@@ -32,289 +24,15 @@ from kvstore.core.types import (
 
 __all__ = [
     "Admitted",
-    "AllocateResult",
-    "Answer",
-    "AttachAnswer",
-    "BlocksRemoved",
-    "BlocksStored",
     "BlocksUsed",
-    "CommitResult",
-    "Decision",
     "DiskDelete",
     "DiskNote",
     "DiskSync",
-    "Done",
-    "DrainAnswer",
     "Effects",
-    "EndSessionResult",
-    "EngineGone",
-    "ForgetAnswer",
-    "ForkResult",
-    "FrameCopy",
-    "FreeResult",
-    "GrowResult",
-    "GrownOtherwise",
-    "Happening",
-    "KeepAliveAnswer",
-    "LookupAnswer",
-    "Notice",
-    "PrefetchAnswer",
-    "PressureChanged",
-    "Result",
-    "SequenceAnswer",
-    "RetainAnswer",
-    "SequenceMoved",
     "SessionsForgotten",
     "SessionsKept",
-    "StepAnswer",
-    "SwapResult",
     "Transfer",
-    "UpdateActivityResult",
 ]
-
-# ---------------------------------------------------------------- results of operations
-
-
-class AllocateResult(Struct, frozen=True, kw_only=True, gc=False):
-    """`block_table` holds the frames from `first_block` on; `tier_tokens` sums to `cached_tokens`."""
-
-    outcome: Outcome
-    state: SequenceState
-    cached_tokens: int = 0
-    block_table: tuple[Frame, ...] = ()
-    first_block: int = 0
-    frames_short: int = 0
-    tier_tokens: tuple[int, int, int] = (0, 0, 0)
-
-
-class GrownOtherwise(Struct, frozen=True, kw_only=True, gc=False):
-    """`place`: of the sequence in its Grow."""
-
-    place: int
-    result: AllocateResult
-
-
-class GrowResult(Struct, frozen=True, kw_only=True, gc=False):
-    """`frame_counts`: how many of `frames` are each sequence's, from its block `known_blocks` on.
-
-    `others` are those that did not simply grow; their frame count is 0.
-    """
-
-    frame_counts: tuple[int, ...]
-    frames: tuple[Frame, ...]
-    others: tuple[GrownOtherwise, ...] = ()
-
-
-class ForkResult(Struct, frozen=True, kw_only=True, gc=False):
-    outcome: Outcome
-
-
-class Decision(Struct, frozen=True, kw_only=True, gc=False):
-    """A choice of a policy and the inputs it rested on, by name."""
-
-    time: float
-    kind: str
-    chosen: str
-    inputs: tuple[tuple[str, float], ...]
-
-
-class SwapResult(Struct, frozen=True, kw_only=True, gc=False):
-    """`decision` is there where a policy was asked."""
-
-    outcome: Outcome
-    state: SequenceState
-    block_table: tuple[Frame, ...] = ()
-    valid_tokens: int = 0
-    frames_short: int = 0
-    decision: Decision | None = None
-
-
-class FreeResult(Struct, frozen=True, kw_only=True, gc=False):
-    pass
-
-
-class CommitResult(Struct, frozen=True, kw_only=True, gc=False):
-    pass
-
-
-class UpdateActivityResult(Struct, frozen=True, kw_only=True, gc=False):
-    outcome: Outcome
-    state: SequenceState
-
-
-class EndSessionResult(Struct, frozen=True, kw_only=True, gc=False):
-    pass
-
-
-Result = (
-    AllocateResult
-    | GrowResult
-    | ForkResult
-    | SwapResult
-    | FreeResult
-    | CommitResult
-    | UpdateActivityResult
-    | EndSessionResult
-)
-
-# ------------------------------------------------------------------- events for engines
-
-
-class SequenceMoved(Struct, frozen=True, kw_only=True, gc=False):
-    """A sequence's state has changed by itself; the table is told where it is RESIDENT."""
-
-    revision: Revision
-    engine: EngineId
-    sequence: SequenceId
-    state: SequenceState
-    block_table: tuple[Frame, ...]
-    valid_tokens: int
-
-
-class PressureChanged(Struct, frozen=True, kw_only=True, gc=False):
-    revision: Revision
-    tier: Tier
-    pressure: Pressure
-
-
-Notice = SequenceMoved | PressureChanged
-
-# -------------------------------------------------------------- events for those who watch
-
-
-class BlocksStored(Struct, frozen=True, kw_only=True, gc=False):
-    """Blocks that can be found by their keys, and in this tier, from now on."""
-
-    revision: Revision
-    tier: Tier
-    namespace: NamespaceId
-    tenant: TenantId
-    keys: tuple[BlockKey, ...]
-
-
-class BlocksRemoved(Struct, frozen=True, kw_only=True, gc=False):
-    """Blocks that can't be found in this tier any more."""
-
-    revision: Revision
-    tier: Tier
-    namespace: NamespaceId
-    tenant: TenantId
-    keys: tuple[BlockKey, ...]
-
-
-class EngineGone(Struct, frozen=True, kw_only=True, gc=False):
-    """An engine's lease has run out, or its last tether has closed without a Detach."""
-
-    revision: Revision
-    engine: EngineId
-
-
-Happening = SequenceMoved | PressureChanged | BlocksStored | BlocksRemoved | EngineGone
-
-# ------------------------------------------------------------------------------ answers
-
-
-class AttachAnswer(Struct, frozen=True, kw_only=True, gc=False):
-    """`created` is False when the request id was known: same engine, same lease."""
-
-    engine: EngineId
-    lease_expire_time: float
-    created: bool
-
-
-class KeepAliveAnswer(Struct, frozen=True, kw_only=True, gc=False):
-    state: EngineState
-    lease_expire_time: float
-    revision: Revision
-    notices: tuple[Notice, ...]
-
-
-class FrameCopy(Struct, frozen=True, kw_only=True, gc=False):
-    """A copy the engine makes on its own stream before its next forward pass."""
-
-    source: Frame
-    target: Frame
-
-
-class StepAnswer(Struct, frozen=True, kw_only=True, gc=False):
-    """Results in the order of the operations."""
-
-    step: StepNumber
-    results: tuple[Result, ...]
-    copies: tuple[FrameCopy, ...]
-    revision: Revision
-    notices: tuple[Notice, ...]
-    lease_expire_time: float
-
-
-class LookupAnswer(Struct, frozen=True, kw_only=True, gc=False):
-    """Leading blocks found, and how many of them have their best copy in each tier."""
-
-    blocks_cached: int
-    blocks_by_tier: tuple[int, int, int]
-
-
-class SequenceAnswer(Struct, frozen=True, kw_only=True, gc=False):
-    """A sequence as it is. `valid_tokens`: leading tokens whose KV is in some tier, or on its way, as far as
-    the engine has told; `block_table` is there where it is RESIDENT."""
-
-    state: SequenceState
-    activity: Activity
-    token_count: int
-    valid_tokens: int
-    block_table: tuple[Frame, ...]
-    session: str
-
-
-class DrainAnswer(Struct, frozen=True, kw_only=True, gc=False):
-    """Blocks that can be found and are not on disk; of these, those on their way there; and how many have
-    arrived there since the start of the store."""
-
-    blocks_left: int
-    blocks_moving: int
-    blocks_stored: int
-
-
-class PrefetchAnswer(Struct, frozen=True, kw_only=True, gc=False):
-    """Blocks that are on their way up, or will be as soon as there is room and nothing more urgent."""
-
-    blocks_started: int
-
-
-class RetainAnswer(Struct, frozen=True, kw_only=True, gc=False):
-    """Leading blocks that are retained now; fewer than there are where the tenant's budget is full."""
-
-    blocks_retained: int
-
-
-class ForgetAnswer(Struct, frozen=True, kw_only=True, gc=False):
-    """How far a Forget is: blocks taken out so far. `done`: all is, and durably. `lots_left`: there is more
-    to do before the disk is waited for."""
-
-    forget: ForgetId
-    blocks_forgotten: int
-    done: bool
-    lots_left: bool
-
-
-class Done(Struct, frozen=True, kw_only=True, gc=False):
-    """The answer to an event that asks for none."""
-
-
-Answer = (
-    AttachAnswer
-    | KeepAliveAnswer
-    | StepAnswer
-    | LookupAnswer
-    | PrefetchAnswer
-    | RetainAnswer
-    | ForgetAnswer
-    | SequenceAnswer
-    | DrainAnswer
-    | Done
-)
-
-# ------------------------------------------------------------------------- long actions
 
 
 class Transfer(Struct, frozen=True, kw_only=True, gc=False):
@@ -342,16 +60,6 @@ class DiskDelete(Struct, frozen=True, kw_only=True, gc=False):
     keys: tuple[StoredKey, ...]
 
 
-class Admitted(Struct, frozen=True, kw_only=True, gc=False):
-    """A sequence has got its first frames: how many blocks were looked for in the index, and how many
-    leading ones were found, by the tier of their best copy. Told once a sequence, for the count of hits:
-    not when it is asked for again, and not when it comes back after a drop."""
-
-    sequence: SequenceId
-    blocks_queried: int
-    tier_blocks: tuple[int, int, int] = (0, 0, 0)
-
-
 class SessionsKept(Struct, frozen=True, kw_only=True, gc=False):
     """Sessions to write down, each in the place of what was known of it. Ends in nothing: one that is lost
     comes back after a restart as it was before, or not."""
@@ -372,6 +80,9 @@ class BlocksUsed(Struct, frozen=True, kw_only=True, gc=False):
     keys: tuple[StoredKey, ...]
 
 
+DiskNote = SessionsKept | SessionsForgotten | BlocksUsed
+
+
 class DiskSync(Struct, frozen=True, kw_only=True, gc=False):
     """Asks whether all deletes and notes that were told before are durable, those that have failed and are
     tried again included. Ends in exactly one `DiskSynced`."""
@@ -379,7 +90,14 @@ class DiskSync(Struct, frozen=True, kw_only=True, gc=False):
     sync: SyncId
 
 
-DiskNote = SessionsKept | SessionsForgotten | BlocksUsed
+class Admitted(Struct, frozen=True, kw_only=True, gc=False):
+    """A sequence has got its first frames: how many blocks were looked for in the index, and how many
+    leading ones were found, by the tier of their best copy. Told once a sequence, for the count of hits:
+    not when it is asked for again, and not when it comes back after a drop."""
+
+    sequence: SequenceId
+    blocks_queried: int
+    tier_blocks: tuple[int, int, int] = (0, 0, 0)
 
 
 class Effects(Struct, frozen=True, kw_only=True, gc=False):

@@ -5,8 +5,8 @@ from collections import deque
 
 from msgspec import Struct, field
 
-from kvstore.core.effects import StepAnswer
-from kvstore.core.events import Single, Step
+from kvstore.core.answers import StepAnswer
+from kvstore.core.calls import Single, Step
 from kvstore.core.sequences import Sequence
 from kvstore.core.types import (
     BlockKey,

@@ -7,9 +7,9 @@ import numpy as np
 from kvstore.core.admission import Admission
 from kvstore.core.blocks import NO_FRAME, Rows, concat
 from kvstore.core.engines import Engine, Fence, Release, SessionEnd, TurnEnd
-from kvstore.core.events import Free
 from kvstore.core.leaving import Leaving
 from kvstore.core.memory import Memory
+from kvstore.core.operations import Free
 from kvstore.core.sequences import Sequence
 from kvstore.core.settling import Settling
 from kvstore.core.swaps import Swaps
@@ -44,7 +44,7 @@ class Freeing:
         for retention, sequences in gone.items():
             for sequence in sequences:
                 sequence.freed = True
-                self._swaps.stop_waiting(sequence)
+                self._swaps.waiting.stop(sequence)
                 self._admission.leave(sequence)
                 self._leaving.idle.pop(sequence, None)
                 engine.moved.pop(sequence.id, None)

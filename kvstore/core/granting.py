@@ -11,12 +11,12 @@ from kvstore.core.blocks import concat, none_of
 from kvstore.core.config import StoreConfig
 from kvstore.core.effects import Admitted
 from kvstore.core.engines import Engine
-from kvstore.core.events import Allocate
 from kvstore.core.leaving import Leaving
 from kvstore.core.memory import Memory
-from kvstore.core.prefix import domain_id
+from kvstore.core.operations import Allocate
 from kvstore.core.sequences import Sequence, session_owner
-from kvstore.core.swaps import Arrival, Swaps
+from kvstore.core.swaps import Swaps
+from kvstore.core.swaps_in import Arrival
 from kvstore.core.tails import Tails
 from kvstore.core.types import (
     DROPPED,
@@ -32,6 +32,7 @@ from kvstore.core.types import (
     Outcome,
     Tier,
     blocks_for_tokens,
+    domain_id,
 )
 
 __all__ = ["Asked", "Granting"]
@@ -103,7 +104,7 @@ class Granting:
         told = sequence not in self._leaving.idle and sequence.id not in engine.moved
         asked.runs = sequence.state is RESIDENT and told
         if sequence.state is SWAPPING_OUT:
-            self._swaps.cancel_out(sequence)
+            self._swaps.out.cancel(sequence)
         if sequence.state in _COMING:
             asked.outcome = OK
         elif sequence.state is SWAPPED:
@@ -215,7 +216,7 @@ class Granting:
         for request in beginning:
             if not request.sequence.admitted:
                 self._note_admitted(request.sequence)
-        self._swaps.start_in([Arrival(each.sequence, each.held, each.granted) for each in requests])
+        self._swaps.into.start([Arrival(each.sequence, each.held, each.granted) for each in requests])
 
     def _note_admitted(self, sequence: Sequence) -> None:
         sequence.admitted = True
@@ -254,7 +255,7 @@ class Granting:
         if np.count_nonzero(others):
             blocks.shared[rows[others]] = True
         all_on_gpu = none_of(~blocks.valid[GPU][rows])
-        tiers = [] if all_on_gpu else self._memory.best_tier(rows).tolist()
+        tiers = [] if all_on_gpu else self._memory.replicas.best_tier(rows).tolist()
         begin = 0
         for request, count in zip(requests, counts, strict=True):
             gpu, cpu, disk = count, 0, 0

@@ -11,11 +11,10 @@ from collections.abc import Sequence as Many
 from kvstore.core.admission import Admission
 from kvstore.core.blocks import NO_ROWS
 from kvstore.core.config import StoreConfig
-from kvstore.core.effects import AllocateResult, GrowResult, Result
 from kvstore.core.engines import Engine
-from kvstore.core.events import Allocate, Grow
 from kvstore.core.leaving import Leaving
 from kvstore.core.memory import Memory
+from kvstore.core.operations import Allocate, AllocateResult, Grow, GrowResult, Result
 from kvstore.core.phases import Placed
 from kvstore.core.sequences import Sequence
 from kvstore.core.types import GPU, OK, RESIDENT, RUNNING, Frame, SequenceId

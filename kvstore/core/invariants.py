@@ -12,10 +12,19 @@ from kvstore.core.blocks import NO_FRAME, NO_ROW
 from kvstore.core.engines import Engine, Release
 from kvstore.core.errors import check
 from kvstore.core.lanes import READ
-from kvstore.core.prefix import domain_parts
 from kvstore.core.sequences import Sequence
 from kvstore.core.store import Store
-from kvstore.core.types import BlockKey, DomainId, NamespaceId, Rows, SequenceState, TenantId, Tier, Urgency
+from kvstore.core.types import (
+    BlockKey,
+    DomainId,
+    NamespaceId,
+    Rows,
+    SequenceState,
+    TenantId,
+    Tier,
+    Urgency,
+    domain_parts,
+)
 
 __all__ = ["Found", "check_invariants", "found_by_tier"]
 
@@ -152,7 +161,7 @@ def _check_copies(store: Store) -> None:
 
 def _check_sequences(store: Store) -> None:
     blocks = store.memory.blocks
-    waiting = store.swaps.waiting_rows()
+    waiting = store.swaps.waiting.rows()
     for sequence in _sequences(store):
         rows = np.array(sequence.rows, np.intp)
         check(np.unique(rows).size == rows.size, "a table names a block twice")

@@ -29,7 +29,7 @@ class LateFrames:
 
     def keep(self, transfer: TransferId, positions: tuple[int, ...], rows: Rows) -> None:
         """The blocks' CPU frames are theirs no more, and nobody else's yet."""
-        frames = self._memory.withhold_replicas(CPU, rows)
+        frames = self._memory.replicas.withhold(CPU, rows)
         self._frames[transfer] = dict(zip(positions, frames.tolist(), strict=True))
         self.count += rows.size
 

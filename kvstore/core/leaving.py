@@ -4,10 +4,9 @@ import numpy as np
 
 from kvstore.core.blocks import as_table
 from kvstore.core.config import StoreConfig
-from kvstore.core.effects import Decision, SwapResult
 from kvstore.core.engines import Engine, Release, SwapOut
-from kvstore.core.events import Swap
 from kvstore.core.memory import Memory
+from kvstore.core.operations import Decision, Swap, SwapResult
 from kvstore.core.ports import SwapPolicy
 from kvstore.core.sequences import Move, Sequence
 from kvstore.core.swaps import Swaps
@@ -53,12 +52,12 @@ class Leaving:
         # What is committed is filled, whether the engine has said so here or not.
         filled_tokens = max(filled_tokens, sequence.committed * self._config.block_tokens)
         keep = mode is SwapMode.KEEP or (mode is SwapMode.AUTO and self._policy.keeps(filled_tokens))
-        swapped = keep and self._swaps.start_out(sequence, filled_tokens, fence)
+        swapped = keep and self._swaps.out.start(sequence, filled_tokens, fence)
         if not swapped:
             self.drops_for_room += keep
             self._drop(engine, sequence, fence)
         elif engine.completed_step >= fence:
-            self._swaps.begin_out(sequence, fence)
+            self._swaps.out.begin(sequence, fence)
         else:
             engine.fences.append(SwapOut(fence=fence, sequence=sequence))
         self.idle.pop(sequence, None)

@@ -18,18 +18,7 @@ from kvstore.core.errors import check
 from kvstore.core.lanes import COPY, LOAD, ORDER, READ, WRITE, Lane, Link, make_lanes
 from kvstore.core.late import LateFrames
 from kvstore.core.memory import Memory
-from kvstore.core.types import (
-    ASKED,
-    BACKGROUND,
-    CPU,
-    DISK,
-    GPU,
-    NEEDED,
-    PREFETCH,
-    Tier,
-    TransferId,
-    Urgency,
-)
+from kvstore.core.types import ASKED, BACKGROUND, CPU, DISK, GPU, NEEDED, PREFETCH, Tier, TransferId, Urgency
 from kvstore.core.yielding import Yielding
 
 __all__ = ["COPY", "LOAD", "READ", "WRITE", "Link", "Links", "Moved"]
@@ -166,7 +155,7 @@ class Links:
             target=target,
             source_frames=tuple(blocks.frame[source][rows].tolist()),
             target_frames=tuple(blocks.frame[target][rows].tolist()),
-            keys=tuple(self._memory.stored_key(row) for row in rows.tolist()) if keyed else (),
+            keys=tuple(self._memory.replicas.stored_key(row) for row in rows.tolist()) if keyed else (),
             urgency=urgency,
         )
 
@@ -200,7 +189,7 @@ class Links:
             self.late.keep(transfer, late, delayed)
         # A GPU frame that could not be filled belongs to its sequences: they decide (swaps.py).
         if target is not GPU:
-            self._memory.drop_replicas(target, bad)
+            self._memory.replicas.drop(target, bad)
             self._memory.eviction.touch(target, good[blocks.indexed[good]][::-1])
         return Moved(lane.link, good, bad, delayed)
 

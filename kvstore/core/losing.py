@@ -7,9 +7,9 @@ import numpy as np
 from kvstore.core.lanes import COPY, WRITE
 from kvstore.core.links import Links
 from kvstore.core.memory import Memory
-from kvstore.core.prefix import domain_id
 from kvstore.core.swaps import Swaps
-from kvstore.core.types import CPU, DISK, GPU, Rows, StoredKey
+from kvstore.core.tree import with_descendants
+from kvstore.core.types import CPU, DISK, GPU, Rows, StoredKey, domain_id
 
 __all__ = ["lose_on_disk", "stored_rows"]
 
@@ -23,14 +23,14 @@ def lose_on_disk(memory: Memory, links: Links, swaps: Swaps, keys: Iterable[Stor
     swapped sequence claims the copy counts as there, and its load will fail.
     """
     blocks = memory.blocks
-    rows = memory.prefix.with_descendants(stored_rows(memory, keys))
+    rows = with_descendants(memory.blocks, stored_rows(memory, keys))
     rows = rows[blocks.has_frame(DISK, rows)]
     elsewhere = blocks.valid[CPU][rows] | (blocks.valid[GPU][rows] & (blocks.claims[rows] == 0))
     kept = elsewhere & (blocks.pins[DISK][rows] == 0)
     unfilled = swaps.lose(rows[~kept])
     # Of these, some hung on what is lost.
     kept_rows = rows[kept & blocks.indexed[rows]]
-    memory.drop_replicas(DISK, kept_rows[::-1])
+    memory.replicas.drop(DISK, kept_rows[::-1])
     blocks.to_disk[kept_rows] = True
     at_hand = blocks.valid[CPU][kept_rows]
     links.ask_down(WRITE, kept_rows[at_hand])

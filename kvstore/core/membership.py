@@ -5,11 +5,12 @@ given back at once); or its lease runs out. In that case processes may still map
 so what it held stays in quarantine until its tethers have closed.
 """
 
+from kvstore.core.answers import AttachAnswer
+from kvstore.core.calls import Attach, KeepAlive
 from kvstore.core.config import StoreConfig
-from kvstore.core.effects import AttachAnswer
 from kvstore.core.engines import Engine
 from kvstore.core.errors import Draining, EngineExpired, FieldInvalid, PoolQuarantined, TooManyEngines
-from kvstore.core.events import Attach, KeepAlive, TetherOpened
+from kvstore.core.events import TetherOpened
 from kvstore.core.freeing import Freeing
 from kvstore.core.settling import Settling
 from kvstore.core.types import EngineId, EngineState

@@ -1,17 +1,22 @@
-"""Replicas of blocks: taking frames, and giving them back. What may go is said in `room.py`."""
+"""Who gets frames, and what becomes of a block whose references, claims or pins have changed.
+
+How frames are given and taken back is said in `replicas.py`, what may go in `room.py`.
+"""
 
 import numpy as np
 
-from kvstore.core.blocks import NO_FRAME, NO_OWNER, NO_ROW, NO_ROWS, Blocks
+from kvstore.core.blocks import NO_FRAME, NO_ROWS, Blocks
 from kvstore.core.config import StoreConfig
 from kvstore.core.errors import check
-from kvstore.core.pool import FramePool, Frames
+from kvstore.core.pool import FramePool
 from kvstore.core.ports import EvictionPolicy
-from kvstore.core.prefix import PrefixIndex, domain_parts
+from kvstore.core.prefix import PrefixIndex
 from kvstore.core.recency import Recency
+from kvstore.core.replicas import Replicas
 from kvstore.core.retained import Retained
 from kvstore.core.room import Room
-from kvstore.core.types import CPU, DISK, GPU, BlockKey, DomainId, Rows, StoredKey, Tier, WriterId
+from kvstore.core.tree import with_ancestors, with_descendants
+from kvstore.core.types import CPU, DISK, GPU, Rows, Tier
 from kvstore.core.watermarks import WatermarkTable
 
 __all__ = ["Memory"]
@@ -31,7 +36,8 @@ class Memory:
         self.prefix = PrefixIndex(self.blocks)
         self.eviction = eviction
         eviction.begin(self.blocks.capacity)
-        self.room = Room(self.blocks, self.pools, self.prefix, eviction)
+        self.replicas = Replicas(self.blocks, self.pools, self.prefix, eviction)
+        self.room = Room(self.blocks, self.pools, eviction)
         self.watermarks = WatermarkTable(config)
         self.recency = Recency(self.blocks, has_disk=config.disk_frames > 0)
         self.retained = Retained(self.blocks, eviction)
@@ -43,8 +49,6 @@ class Memory:
         self.copies_stalled = False
         # Whether the event that is being handled has left frames behind that others can have.
         self.room_was_made = False
-        # Blocks that have left the disk tier, to be told to the disk with the next effects.
-        self.deleted: list[StoredKey] = []
 
     # ------------------------------------------------------------------ taking frames
 
@@ -66,7 +70,7 @@ class Memory:
             return None
         self.eviction.forget(GPU, held)
         if lacking.size:
-            self.add_replicas(GPU, lacking)
+            self.replicas.add(GPU, lacking)
         return self._take_fresh(fresh)
 
     def _take_fresh(self, count: int) -> Rows:
@@ -108,46 +112,6 @@ class Memory:
         if count > free:
             self.evict(tier, victims[: count - free])
         return True
-
-    def add_replicas(self, tier: Tier, rows: Rows) -> None:
-        """Gives each block a frame in the tier, still to be filled. There is room."""
-        blocks = self.blocks
-        blocks.frame[tier][rows] = self.pools[tier].take(rows)
-        self.prefix.count_children(tier, rows[blocks.indexed[rows]], 1)
-
-    def drop_replicas(self, tier: Tier, rows: Rows) -> None:
-        """Gives the frames of these blocks in the tier back."""
-        blocks = self.blocks
-        indexed = rows[blocks.indexed[rows]]
-        if indexed.size:
-            if self.prefix.changes is not None:
-                self.prefix.changes.removed(tier, indexed[blocks.valid[tier][indexed]])
-            self.prefix.count_children(tier, indexed, -1)
-            self.eviction.forget(tier, indexed)
-        self._drop_private(tier, rows)
-
-    def _drop_private(self, tier: Tier, rows: Rows) -> None:
-        """The same for blocks that can't be found."""
-        if not rows.size:
-            return
-        blocks = self.blocks
-        check(np.count_nonzero(blocks.pins[tier][rows]) == 0, "a pinned frame was given back")
-        if tier is DISK:
-            stored = rows[blocks.valid[tier][rows]].tolist()
-            self.deleted += [self.stored_key(row) for row in stored if not self._is_stored_again(row)]
-        self.pools[tier].give(blocks.frame[tier][rows].astype(np.intp))
-        blocks.frame[tier][rows] = NO_FRAME
-        blocks.valid[tier][rows] = False
-
-    def withhold_replicas(self, tier: Tier, rows: Rows) -> Frames:
-        """The blocks lose their frames in the tier, which were still to be filled; nobody gets them."""
-        blocks = self.blocks
-        check(not blocks.valid[tier][rows].any(), "a frame with content was withheld")
-        self.prefix.count_children(tier, rows[blocks.indexed[rows]], -1)
-        frames: Frames = blocks.frame[tier][rows].astype(np.intp)
-        self.pools[tier].withhold(frames)
-        blocks.frame[tier][rows] = NO_FRAME
-        return frames
 
     # ----------------------------------------------------------------- giving them back
 
@@ -194,7 +158,7 @@ class Memory:
             useless = ~(indexed & valid) & (blocks.claims[rows] == 0)
             if tier is CPU:
                 useless |= ~indexed & valid & blocks.valid[GPU][rows] & blocks.valid[DISK][rows]
-            self.drop_replicas(tier, rows[useless & (blocks.pins[tier][rows] == 0)])
+            self.replicas.drop(tier, rows[useless & (blocks.pins[tier][rows] == 0)])
 
     def _leave_unfilled(self, rows: Rows) -> None:
         """Of cached blocks: GPU frames that were to be filled for somebody who is gone."""
@@ -203,19 +167,19 @@ class Memory:
         if rows.size:
             rows = rows[blocks.pins[GPU][rows] == 0]
             check(blocks.kept_below(rows).all(), "an indexed block has no copy left")
-            self.drop_replicas(GPU, rows)
+            self.replicas.drop(GPU, rows)
 
     def _end(self, rows: Rows) -> None:
         """Private blocks without references go; if a swapped sequence claims one, not its last copy."""
         blocks = self.blocks
         on_gpu = blocks.has_frame(GPU, rows)
         if not self._below:
-            self._drop_private(GPU, rows[on_gpu])
+            self.replicas.drop_private(GPU, rows[on_gpu])
             blocks.give_rows(rows)
             return
         unclaimed = blocks.claims[rows] == 0
         needless = unclaimed | ~blocks.valid[GPU][rows] | blocks.kept_below(rows)
-        self._drop_private(GPU, rows[on_gpu & needless & (blocks.pins[GPU][rows] == 0)])
+        self.replicas.drop_private(GPU, rows[on_gpu & needless & (blocks.pins[GPU][rows] == 0)])
         rows = rows[unclaimed]
         nowhere = ~blocks.has_frame(GPU, rows)
         for tier in self._below:
@@ -244,13 +208,13 @@ class Memory:
         else:
             self.blocks_shed[DISK] += int(np.count_nonzero(blocks.to_disk[last]))
         self._leave_index(last)
-        self.drop_replicas(tier, rows)
+        self.replicas.drop(tier, rows)
         self.eviction.forget(tier, rows)
         self.collect(last)
 
     def forget(self, rows: Rows) -> Rows:
         """Takes blocks out of the index, with all that hang on them; copies go unless in use."""
-        doomed = self.prefix.with_descendants(rows)
+        doomed = with_descendants(self.blocks, rows)
         self.take_out(doomed)
         self.collect(doomed)
         return doomed
@@ -277,38 +241,6 @@ class Memory:
 
     def discard_again(self, rows: Rows) -> None:
         """Of blocks whose transfer has ended, those that were to be discarded meanwhile."""
-        unwanted = self.prefix.with_ancestors(rows[self.blocks.unwanted[rows]])
+        unwanted = with_ancestors(self.blocks, rows[self.blocks.unwanted[rows]])
         if unwanted.size:
             self.discard(unwanted[self.blocks.unwanted[unwanted]])
-
-    # ------------------------------------------------------------------------ questions
-
-    def best_tier(self, rows: Rows) -> Rows:
-        """The uppermost tier in which each block is valid. Each is in one, if it is indexed."""
-        on_gpu, on_cpu, _ = self.blocks.valid
-        below = ~on_gpu[rows]
-        best: Rows = below.astype(np.intp)
-        if np.count_nonzero(below):
-            best[below] += ~on_cpu[rows[below]]
-        return best
-
-    def _is_stored_again(self, row: int) -> bool:
-        """Whether the bytes on disk under the block's key are those of a later block."""
-        blocks = self.blocks
-        known = self.prefix.find(DomainId(int(blocks.domain[row])), blocks.key[row])
-        return known is not None and known != row and bool(blocks.frame[DISK][known] != NO_FRAME)
-
-    def stored_key(self, row: int) -> StoredKey:
-        """The block as the disk names it."""
-        blocks = self.blocks
-        namespace, tenant = domain_parts(DomainId(int(blocks.domain[row])))
-        parent = int(blocks.parent[row])
-        return StoredKey(
-            namespace=namespace,
-            tenant=tenant,
-            key=blocks.key[row],
-            parent=BlockKey(b"") if parent == NO_ROW else blocks.key[parent],
-            writer=WriterId(int(blocks.writer[row])),
-            # A lone sequence's number means nothing to a later run.
-            owner=max(NO_OWNER, int(blocks.owner[row])),
-        )

@@ -7,7 +7,9 @@ Who watches is told each event, as it was. Both know an event by the same revisi
 from collections.abc import Mapping
 
 from kvstore.core.answering import Answering
-from kvstore.core.effects import (
+from kvstore.core.engines import Engine
+from kvstore.core.memory import Memory
+from kvstore.core.notices import (
     BlocksRemoved,
     BlocksStored,
     EngineGone,
@@ -16,12 +18,9 @@ from kvstore.core.effects import (
     PressureChanged,
     SequenceMoved,
 )
-from kvstore.core.engines import Engine
-from kvstore.core.memory import Memory
-from kvstore.core.prefix import domain_parts
 from kvstore.core.pressure import PressureGauge
 from kvstore.core.sequences import Sequence
-from kvstore.core.types import RESIDENT, DomainId, EngineId, Revision, Tier
+from kvstore.core.types import RESIDENT, DomainId, EngineId, Revision, Tier, domain_parts
 from kvstore.core.watching import IndexChanges
 
 __all__ = ["News"]
@@ -49,7 +48,12 @@ class News:
         if self._happened is not None:
             self._happened.append(self._moved(engine, sequence, revision))
 
-    def pressure_changed(self, tier: Tier) -> None:
+    def watch_pressure(self, time: float) -> None:
+        """Looks whether there is news of it."""
+        for tier in self._gauge.changes(time):
+            self._pressure_changed(tier)
+
+    def _pressure_changed(self, tier: Tier) -> None:
         revision = self._next_revision()
         for engine in self._engines.values():
             engine.pressed[tier] = revision

@@ -3,7 +3,7 @@
 from collections.abc import Sequence as Many
 from typing import Any, TypeVar
 
-from kvstore.core.events import (
+from kvstore.core.operations import (
     Allocate,
     Commit,
     EndSession,

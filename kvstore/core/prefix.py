@@ -18,20 +18,12 @@ from msgspec import Struct
 
 from kvstore.core.blocks import NO_FRAME, NO_ROW, ONE, Blocks, as_table, none_of
 from kvstore.core.errors import check
-from kvstore.core.types import BlockKey, BlockRow, ChainPlace, DomainId, NamespaceId, Rows, TenantId, Tier
+from kvstore.core.types import BlockKey, BlockRow, ChainPlace, DomainId, Rows, Tier
 from kvstore.core.watching import IndexChanges
 
-__all__ = ["PrefixIndex", "Publication", "chain_places", "domain_id", "domain_parts"]
+__all__ = ["PrefixIndex", "Publication", "chain_places"]
 
 NO_KEY = BlockKey(b"")
-
-
-def domain_id(namespace: NamespaceId, tenant: TenantId) -> DomainId:
-    return DomainId(namespace << 32 | tenant)
-
-
-def domain_parts(domain: DomainId) -> tuple[NamespaceId, TenantId]:
-    return NamespaceId(domain >> 32), TenantId(domain & 0xFFFFFFFF)
 
 
 class Publication(Protocol):
@@ -239,40 +231,6 @@ class PrefixIndex:
         """Tells the parents of indexed `rows` that these have come to, or left, a tier."""
         parents = self._blocks.parent[rows]
         np.add.at(self._blocks.children_in[tier], parents[parents != NO_ROW], np.int32(change))
-
-    def with_ancestors(self, rows: Rows) -> Rows:
-        """The blocks and all that they hang on."""
-        parent = self._blocks.parent
-        found = level = np.unique(rows)
-        while level.size:
-            above = np.unique(parent[level])
-            level = np.setdiff1d(above[above != NO_ROW], found)
-            found = np.concatenate([found, level])
-        return found
-
-    def with_descendants(self, rows: Rows) -> Rows:
-        """The indexed blocks among `rows` and all that hang on them, deepest last."""
-        blocks = self._blocks
-        level = np.unique(rows[blocks.indexed[rows]])
-        if not level.size:
-            return level
-        is_found = np.zeros(blocks.capacity, np.bool_)
-        is_found[level] = True
-        # Nobody keeps lists of children: they are rarely asked for, and then all are sorted once.
-        members = np.flatnonzero(blocks.indexed)
-        members = members[np.argsort(blocks.parent[members], kind="stable")]
-        parents = blocks.parent[members]
-        while level.size:
-            first = np.searchsorted(parents, level, "left")
-            count = np.searchsorted(parents, level, "right") - first
-            starts = np.repeat(first - np.cumsum(count) + count, count)
-            level = members[starts + np.arange(count.sum())]
-            # One may have been given together with what it hangs on.
-            level = level[~is_found[level]]
-            is_found[level] = True
-        found = np.flatnonzero(is_found)
-        order: Rows = found[np.argsort(blocks.depth[found], kind="stable")]
-        return order
 
 
 def chain_places(keys: Sequence[BlockKey], first: int, end: int) -> Iterator[ChainPlace]:

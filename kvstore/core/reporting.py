@@ -6,9 +6,9 @@ import numpy as np
 
 from kvstore.core.admission import Admission
 from kvstore.core.answering import Answering
+from kvstore.core.answers import SequenceAnswer
 from kvstore.core.blocks import concat
 from kvstore.core.config import StoreConfig
-from kvstore.core.effects import SequenceAnswer
 from kvstore.core.engines import Engine
 from kvstore.core.errors import SequenceUnknown
 from kvstore.core.leaving import Leaving
@@ -124,8 +124,8 @@ def report_sequences(
         dropped=states[DROPPED],
         idle=len(leaving.idle),
         waiting=admission.waiting,
-        swaps_out=swaps.swaps_out,
-        swaps_in=swaps.swaps_in,
+        swaps_out=swaps.out.count,
+        swaps_in=swaps.into.count,
         drops=leaving.drops,
         drops_for_room=leaving.drops_for_room,
         reliefs=leaving.reliefs,

@@ -12,8 +12,7 @@ import numpy as np
 from kvstore.core.blocks import NO_ROW
 from kvstore.core.errors import check
 from kvstore.core.memory import Memory
-from kvstore.core.prefix import domain_id
-from kvstore.core.types import DISK, BlockKey, DomainId, Rows, StoredKey
+from kvstore.core.types import DISK, BlockKey, DomainId, Rows, StoredKey, domain_id
 
 __all__ = ["restore_blocks"]
 
@@ -28,10 +27,10 @@ def restore_blocks(memory: Memory, found: Sequence[StoredKey]) -> None:
     room, kept = memory.pools[DISK].free_count, found
     if len(found) > room:
         chosen = _most_recent_chains(found, room)
-        memory.deleted += [block for block in found if block not in chosen]
+        memory.replicas.deleted += [block for block in found if block not in chosen]
         kept = tuple(chosen)
     rows = memory.blocks.take_rows(len(kept))
-    memory.add_replicas(DISK, rows)
+    memory.replicas.add(DISK, rows)
     memory.blocks.valid[DISK][rows] = True
     memory.blocks.writer[rows] = [block.writer for block in kept]
     runs = _find_runs(kept)

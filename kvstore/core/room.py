@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from kvstore.core.blocks import NO_FRAME, NO_ROW, Blocks
 from kvstore.core.pool import FramePool
 from kvstore.core.ports import EvictionPolicy
-from kvstore.core.prefix import PrefixIndex
+from kvstore.core.tree import with_ancestors
 from kvstore.core.types import CPU, DISK, GPU, BlockRow, Rows, Tier
 
 __all__ = ["Room"]
@@ -26,12 +26,9 @@ __all__ = ["Room"]
 class Room:
     """Looks, and changes nothing."""
 
-    def __init__(
-        self, blocks: Blocks, pools: tuple[FramePool, ...], prefix: PrefixIndex, eviction: EvictionPolicy
-    ) -> None:
+    def __init__(self, blocks: Blocks, pools: tuple[FramePool, ...], eviction: EvictionPolicy) -> None:
         self._blocks = blocks
         self._pools = pools
-        self._prefix = prefix
         self._eviction = eviction
         # By row: its place among those that are looked at; else, of an earlier look.
         self._looked_at = np.zeros(blocks.capacity, np.int32)
@@ -64,7 +61,7 @@ class Room:
             busy |= pins > 0
         if awaited is not None:
             busy |= awaited
-        needed = self._prefix.with_ancestors(np.flatnonzero(busy & blocks.indexed))
+        needed = with_ancestors(self._blocks, np.flatnonzero(busy & blocks.indexed))
         return np.setdiff1d(left, needed)
 
     def removable(self, tier: Tier, candidates: Rows) -> Rows:
@@ -150,7 +147,7 @@ class Room:
         rows = self._pools[GPU].owned()
         held = rows[blocks.held(rows)]
         claimed = np.flatnonzero(blocks.claims)
-        above = self._prefix.with_ancestors(np.concatenate([held, claimed]))
+        above = with_ancestors(self._blocks, np.concatenate([held, claimed]))
         # A copy that is under way counts: if it fails, its sequence gives the block up.
         below = blocks.has_frame(CPU, above) | blocks.valid[DISK][above]
         held = np.union1d(held, above[~below & blocks.indexed[above]])

@@ -14,9 +14,8 @@ from msgspec import Struct
 from kvstore.core.config import StoreConfig
 from kvstore.core.effects import DiskNote, SessionsForgotten, SessionsKept
 from kvstore.core.memory import Memory
-from kvstore.core.prefix import domain_id, domain_parts
 from kvstore.core.sequences import session_owner
-from kvstore.core.types import BlockKey, DomainId, SessionName, StoredSession
+from kvstore.core.types import BlockKey, DomainId, SessionName, StoredSession, domain_id, domain_parts
 
 __all__ = ["Session", "Sessions"]
 

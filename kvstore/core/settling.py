@@ -45,7 +45,7 @@ class Settling:
             self._committing.publish(engine, publications)
         for fence in passed:
             if isinstance(fence, SwapOut):
-                self._swaps.begin_out(fence.sequence, fence.fence)
+                self._swaps.out.begin(fence.sequence, fence.fence)
         if releases := [fence for fence in passed if isinstance(fence, Release)]:
             self._release(releases)
         for fence in passed:

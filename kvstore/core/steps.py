@@ -9,33 +9,39 @@ nothing here refuses.
 from typing import TypeVar
 
 from kvstore.core.answering import Answering
+from kvstore.core.answers import FrameCopy
 from kvstore.core.blocks import concat
 from kvstore.core.columns import allocates_of, as_columns
 from kvstore.core.committing import Committing
 from kvstore.core.config import StoreConfig
-from kvstore.core.effects import (
-    CommitResult,
-    EndSessionResult,
-    ForkResult,
-    FrameCopy,
-    FreeResult,
-    Result,
-    SwapResult,
-    UpdateActivityResult,
-)
 from kvstore.core.engines import Engine, SessionEnd
-from kvstore.core.events import Allocate, Commit, EndSession, Fork, Free, Grow, Swap, UpdateActivity
 from kvstore.core.freeing import Freeing
 from kvstore.core.granting import Asked, Granting
 from kvstore.core.growing import Growing
 from kvstore.core.leaving import Leaving
 from kvstore.core.memory import Memory
+from kvstore.core.operations import (
+    Allocate,
+    Commit,
+    CommitResult,
+    EndSession,
+    EndSessionResult,
+    Fork,
+    ForkResult,
+    Free,
+    FreeResult,
+    Grow,
+    Result,
+    Swap,
+    SwapResult,
+    UpdateActivity,
+    UpdateActivityResult,
+)
 from kvstore.core.phases import Phases, Placed
-from kvstore.core.prefix import domain_id
 from kvstore.core.sequences import Sequence
 from kvstore.core.settling import Settling
 from kvstore.core.tails import Tails
-from kvstore.core.types import DROPPED, LATER, OK, RESIDENT, RUNNING, Direction, StepNumber
+from kvstore.core.types import DROPPED, LATER, OK, RESIDENT, RUNNING, Direction, StepNumber, domain_id
 
 __all__ = ["Steps"]
 

@@ -62,6 +62,8 @@ __all__ = [
     "Watermarks",
     "WriterId",
     "blocks_for_tokens",
+    "domain_id",
+    "domain_parts",
 ]
 
 # A UUID as text; the contract's name is `engines/{id}`.
@@ -228,3 +230,12 @@ class Watermarks(Struct, frozen=True, kw_only=True, gc=False):
 def blocks_for_tokens(token_count: int, block_tokens: int) -> int:
     """Blocks that hold `token_count` tokens, the last one perhaps part-filled."""
     return -(-token_count // block_tokens)
+
+
+def domain_id(namespace: NamespaceId, tenant: TenantId) -> DomainId:
+    """A block is found within its domain only."""
+    return DomainId(namespace << 32 | tenant)
+
+
+def domain_parts(domain: DomainId) -> tuple[NamespaceId, TenantId]:
+    return NamespaceId(domain >> 32), TenantId(domain & 0xFFFFFFFF)

@@ -13,6 +13,7 @@ from kvstore.core.config import StoreConfig
 from kvstore.core.lanes import COPY, WRITE
 from kvstore.core.links import Links
 from kvstore.core.memory import Memory
+from kvstore.core.tree import with_ancestors
 from kvstore.core.types import CPU, DISK, GPU, Tier
 
 __all__ = ["Writing"]
@@ -77,7 +78,7 @@ class Writing:
         is_lacking[lacking] = True
         coldest = self._memory.eviction.victims(tier, most, lambda rows: rows[is_lacking[rows]])
         is_lacking[coldest] = False
-        above = self._memory.prefix.with_ancestors(coldest)
+        above = with_ancestors(self._memory.blocks, coldest)
         above = above[is_lacking[above]]
         above = above[np.argsort(blocks.depth[above], kind="stable")]
         # They stand as they were used, each chain's tail first.

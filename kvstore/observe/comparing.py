@@ -2,18 +2,9 @@
 
 from msgspec import Struct, structs
 
-from kvstore.core.effects import (
-    AllocateResult,
-    AttachAnswer,
-    Effects,
-    GrowResult,
-    KeepAliveAnswer,
-    LookupAnswer,
-    Result,
-    StepAnswer,
-    SwapResult,
-    Transfer,
-)
+from kvstore.core.answers import AttachAnswer, KeepAliveAnswer, LookupAnswer, StepAnswer
+from kvstore.core.effects import Effects, Transfer
+from kvstore.core.operations import AllocateResult, GrowResult, Result, SwapResult
 from kvstore.observe.records import Outcome, Refusal
 from kvstore.observe.words import count, notice_words, numbers, result_words
 

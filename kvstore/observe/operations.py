@@ -3,16 +3,19 @@
 from collections.abc import Iterator
 
 from kvstore.core.columns import as_allocates
-from kvstore.core.effects import AllocateResult, GrowResult, Result, SwapResult
-from kvstore.core.events import (
+from kvstore.core.operations import (
     Allocate,
+    AllocateResult,
     Commit,
     EndSession,
     Fork,
     Free,
     Grow,
+    GrowResult,
     Operation,
+    Result,
     Swap,
+    SwapResult,
     UpdateActivity,
 )
 from kvstore.core.phases import PHASES

@@ -8,29 +8,17 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from kvstore.core.effects import (
+from kvstore.core.answers import (
     Answer,
-    DiskDelete,
-    DiskNote,
-    Effects,
     ForgetAnswer,
     KeepAliveAnswer,
     LookupAnswer,
-    Notice,
     PrefetchAnswer,
     RetainAnswer,
-    SequenceMoved,
-    SessionsForgotten,
-    SessionsKept,
     StepAnswer,
-    Transfer,
 )
-from kvstore.core.errors import EngineExpired
-from kvstore.core.events import (
-    BlocksFound,
-    BlocksLost,
+from kvstore.core.calls import (
     Detach,
-    Event,
     Forget,
     GetSequence,
     KeepAlive,
@@ -40,17 +28,12 @@ from kvstore.core.events import (
     SetLimits,
     Single,
     Step,
-    TethersClosed,
-    TransferEnded,
 )
-from kvstore.core.types import (
-    BlockKey,
-    EngineId,
-    Revision,
-    SequenceState,
-    StepNumber,
-    TransferId,
-)
+from kvstore.core.effects import DiskDelete, DiskNote, Effects, SessionsForgotten, SessionsKept, Transfer
+from kvstore.core.errors import EngineExpired
+from kvstore.core.events import BlocksFound, BlocksLost, Event, TethersClosed, TransferEnded
+from kvstore.core.notices import Notice, SequenceMoved
+from kvstore.core.types import BlockKey, EngineId, Revision, SequenceState, StepNumber, TransferId
 from kvstore.observe.facts import NO_KEY, Content, Fact, Held, Place, Ref
 from kvstore.observe.operations import OperationTeller, in_order, sequences_of
 from kvstore.observe.records import Entry, Failure, Refusal

@@ -2,48 +2,49 @@
 
 from collections.abc import Iterable
 
-from kvstore.core.effects import (
-    AllocateResult,
-    Decision,
-    GrowResult,
-    Notice,
-    PressureChanged,
-    Result,
-    SwapResult,
-    UpdateActivityResult,
-)
-from kvstore.core.events import (
-    Allocate,
+from kvstore.core.calls import (
     Attach,
-    BlocksFound,
-    BlocksLost,
-    Commit,
     Detach,
-    DiskSynced,
     Drain,
-    EndSession,
-    Event,
     Forget,
     ForgetOn,
-    Fork,
-    FramesReturned,
-    Free,
     GetSequence,
-    Grow,
     KeepAlive,
     Lookup,
-    Operation,
     Prefetch,
     Retain,
     SetLimits,
     Single,
     Step,
-    Swap,
+    Watch,
+)
+from kvstore.core.events import (
+    BlocksFound,
+    BlocksLost,
+    DiskSynced,
+    Event,
+    FramesReturned,
     TetherOpened,
     TethersClosed,
     TransferEnded,
+)
+from kvstore.core.notices import Notice, PressureChanged
+from kvstore.core.operations import (
+    Allocate,
+    AllocateResult,
+    Commit,
+    Decision,
+    EndSession,
+    Fork,
+    Free,
+    Grow,
+    GrowResult,
+    Operation,
+    Result,
+    Swap,
+    SwapResult,
     UpdateActivity,
-    Watch,
+    UpdateActivityResult,
 )
 from kvstore.core.types import Direction, Outcome
 

@@ -16,7 +16,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError, Message
 
 from kvstore.core.errors import CheckFailed, FieldInvalid, KVStoreError
-from kvstore.server.errors import status_of
+from kvstore.server.errors import TooManyStreams, status_of
 
 __all__ = [
     "MESSAGE_BYTES_MAX",
@@ -24,7 +24,6 @@ __all__ = [
     "Handler",
     "Stopped",
     "Streams",
-    "TooManyStreams",
     "Unknown",
     "answering",
     "streaming",
@@ -121,7 +120,8 @@ class Streams:
     @contextmanager
     def place(self) -> Iterator[None]:
         if self._open >= STREAMS_MAX:
-            raise TooManyStreams(f"{STREAMS_MAX} streams are open already")
+            remedy = "end one, or send steps by unary calls"
+            raise TooManyStreams(f"{STREAMS_MAX} streams are open already", remedy=remedy)
         self._open += 1
         try:
             yield
@@ -157,17 +157,12 @@ class Stopped(Exception):
     """The service is about to end, and with it a stream."""
 
 
-class TooManyStreams(Exception):
-    pass
-
-
 class Unknown(Exception):
     """What was asked for is not here; of protocols that aren't ours, without an ErrorInfo."""
 
 
 # What isn't a refusal by the store has no ErrorInfo.
 PLAIN = {
-    TooManyStreams: grpc.StatusCode.RESOURCE_EXHAUSTED,
     Unknown: grpc.StatusCode.NOT_FOUND,
     Stopped: grpc.StatusCode.UNAVAILABLE,
 }

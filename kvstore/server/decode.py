@@ -7,7 +7,7 @@ field. Steps and their operations are in `decode_step.py`.
 
 from dataclasses import dataclass
 
-from kvstore.core import events
+from kvstore.core.calls import Detach, GetSequence, KeepAlive, Lookup
 from kvstore.core.errors import FieldInvalid
 from kvstore.core.types import EngineId, Revision, SequenceId, StepNumber
 from kvstore.server.fields import engine_id, refuse, seconds, short_text, uuid4, within
@@ -88,9 +88,9 @@ def decode_attach(request: pb.AttachRequest) -> AttachCall:
     )
 
 
-def decode_keep_alive(request: pb.KeepAliveRequest, time: float) -> tuple[events.KeepAlive, float]:
+def decode_keep_alive(request: pb.KeepAliveRequest, time: float) -> tuple[KeepAlive, float]:
     """The event, and for how long to wait for news."""
-    event = events.KeepAlive(
+    event = KeepAlive(
         time=time,
         engine=engine_id("name", request.name),
         completed_step=StepNumber(request.completed_step),
@@ -99,12 +99,12 @@ def decode_keep_alive(request: pb.KeepAliveRequest, time: float) -> tuple[events
     return event, seconds("wait", request.wait) if request.HasField("wait") else 0.0
 
 
-def decode_detach(request: pb.DetachRequest, time: float) -> events.Detach:
-    return events.Detach(time=time, engine=engine_id("name", request.name))
+def decode_detach(request: pb.DetachRequest, time: float) -> Detach:
+    return Detach(time=time, engine=engine_id("name", request.name))
 
 
-def decode_lookup(request: pb.LookupRequest, time: float) -> events.Lookup:
-    return events.Lookup(
+def decode_lookup(request: pb.LookupRequest, time: float) -> Lookup:
+    return Lookup(
         time=time,
         engine=engine_id("engine", request.engine),
         # Many, and nothing is done to them: the core looks closely where one is not found.
@@ -113,8 +113,8 @@ def decode_lookup(request: pb.LookupRequest, time: float) -> events.Lookup:
     )
 
 
-def decode_get_sequence(request: pb.GetSequenceRequest, time: float) -> events.GetSequence:
-    return events.GetSequence(
+def decode_get_sequence(request: pb.GetSequenceRequest, time: float) -> GetSequence:
+    return GetSequence(
         time=time, engine=engine_id("engine", request.engine), sequence=SequenceId(request.sequence)
     )
 

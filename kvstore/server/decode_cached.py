@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-from kvstore.core import events
+from kvstore.core.calls import Prefetch, Retain
 from kvstore.core.types import EngineId, Tier
 from kvstore.server.fields import block_keys, engine_id, refuse, seconds, short_text
 from kvstore.server.layout import FINGERPRINT_BYTES
@@ -27,12 +27,12 @@ class ForgetCall:
     wait_seconds: float
 
 
-def decode_prefetch(request: pb.PrefetchRequest, time: float) -> events.Prefetch:
+def decode_prefetch(request: pb.PrefetchRequest, time: float) -> Prefetch:
     if request.target not in TARGETS:
         refuse(
             "target", pb.Tier.Name(request.target), "not a tier to bring blocks up to", "TIER_CPU or TIER_GPU"
         )
-    return events.Prefetch(
+    return Prefetch(
         time=time,
         engine=engine_id("engine", request.engine),
         block_keys=block_keys(request.block_keys),
@@ -42,8 +42,8 @@ def decode_prefetch(request: pb.PrefetchRequest, time: float) -> events.Prefetch
     )
 
 
-def decode_retain(request: pb.RetainRequest, time: float) -> events.Retain:
-    return events.Retain(
+def decode_retain(request: pb.RetainRequest, time: float) -> Retain:
+    return Retain(
         time=time,
         engine=engine_id("engine", request.engine),
         ttl_seconds=seconds("ttl", request.ttl),

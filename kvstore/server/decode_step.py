@@ -6,10 +6,21 @@ The hot path: each field is read once, and a path is put together only to refuse
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
-from kvstore.core import events
-from kvstore.core.checking import CHILDREN_MAX, FREED_MAX
+from kvstore.core.bounds import CHILDREN_MAX, FREED_MAX
+from kvstore.core.calls import Single, Step
 from kvstore.core.config import OPERATIONS_MAX
 from kvstore.core.errors import FieldInvalid
+from kvstore.core.operations import (
+    Allocate,
+    Commit,
+    EndSession,
+    Fork,
+    Free,
+    Grow,
+    Operation,
+    Swap,
+    UpdateActivity,
+)
 from kvstore.core.types import Activity, Direction, Retention, SequenceId, StepNumber, SwapMode
 from kvstore.server.fields import block_keys, engine_id, refuse, seconds, sequence_ids, short_text, within
 from kvstore.v1 import kvstore_pb2 as pb
@@ -43,8 +54,8 @@ ACTIVITIES = {
 }
 
 
-def decode_step(request: pb.StepRequest, time: float) -> events.Step:
-    return events.Step(
+def decode_step(request: pb.StepRequest, time: float) -> Step:
+    return Step(
         time=time,
         engine=engine_id("engine", request.engine),
         step=StepNumber(request.step),
@@ -53,14 +64,14 @@ def decode_step(request: pb.StepRequest, time: float) -> events.Step:
     )
 
 
-def decode_single(engine: str, operation: events.Operation, time: float) -> events.Single:
-    return events.Single(time=time, engine=engine_id("engine", engine), operation=operation)
+def decode_single(engine: str, operation: Operation, time: float) -> Single:
+    return Single(time=time, engine=engine_id("engine", engine), operation=operation)
 
 
-def decode_allocate(request: pb.AllocateRequest) -> events.Allocate:
+def decode_allocate(request: pb.AllocateRequest) -> Allocate:
     """Most operations are these, most of them without texts and keys: what is unset is not looked at."""
     session, tenant, keys = request.session, request.tenant, request.block_keys
-    return events.Allocate(
+    return Allocate(
         sequence=request.sequence,  # type: ignore[arg-type]  # To call a NewType costs more than to read it.
         token_count=request.token_count,
         block_keys=block_keys(keys) if keys else (),
@@ -72,29 +83,29 @@ def decode_allocate(request: pb.AllocateRequest) -> events.Allocate:
     )
 
 
-def _grow(request: pb.GrowRequest) -> events.Grow:
+def _grow(request: pb.GrowRequest) -> Grow:
     sequences = sequence_ids("sequences", request.sequences, OPERATIONS_MAX)
     tokens, known = request.token_counts[:], request.known_blocks[:]
     for name, column in (("token_counts", tokens), ("known_blocks", known)):
         if len(column) != len(sequences) and (column or name == "token_counts"):
             refuse(name, len(column), "not as long as sequences", f"{len(sequences)}, one for each")
     blocks = tuple(known) if known else (0,) * len(sequences)
-    return events.Grow(sequences=sequences, token_counts=tuple(tokens), known_blocks=blocks)
+    return Grow(sequences=sequences, token_counts=tuple(tokens), known_blocks=blocks)
 
 
-def decode_fork(request: pb.ForkRequest) -> events.Fork:
+def decode_fork(request: pb.ForkRequest) -> Fork:
     children = sequence_ids("children", request.children, CHILDREN_MAX)
-    return events.Fork(parent=SequenceId(request.parent), children=children)
+    return Fork(parent=SequenceId(request.parent), children=children)
 
 
-def decode_swap(request: pb.SwapRequest) -> events.Swap:
+def decode_swap(request: pb.SwapRequest) -> Swap:
     direction = DIRECTIONS.get(request.direction)
     if direction is None:
         refuse("direction", request.direction, "not a direction", "IN or OUT")
     mode = MODES.get(request.mode)
     if mode is None:
         refuse("mode", request.mode, "not a mode", "AUTO, KEEP or DROP")
-    return events.Swap(
+    return Swap(
         sequence=SequenceId(request.sequence),
         direction=direction,
         mode=mode,
@@ -102,27 +113,27 @@ def decode_swap(request: pb.SwapRequest) -> events.Swap:
     )
 
 
-def decode_free(request: pb.FreeRequest) -> events.Free:
+def decode_free(request: pb.FreeRequest) -> Free:
     retention = RETENTIONS.get(request.retention)
     if retention is None:
         refuse("retention", request.retention, "not a retention", "CACHE, SESSION, DISCARD or unset")
-    return events.Free(sequences=sequence_ids("sequences", request.sequences, FREED_MAX), retention=retention)
+    return Free(sequences=sequence_ids("sequences", request.sequences, FREED_MAX), retention=retention)
 
 
-def decode_commit(request: pb.CommitRequest) -> events.Commit:
-    return events.Commit(
+def decode_commit(request: pb.CommitRequest) -> Commit:
+    return Commit(
         sequence=SequenceId(request.sequence),
         first_block=request.first_block,
         block_keys=block_keys(request.block_keys),
     )
 
 
-def _update_activity(request: pb.UpdateActivityRequest) -> events.UpdateActivity:
+def _update_activity(request: pb.UpdateActivityRequest) -> UpdateActivity:
     activity = ACTIVITIES.get(request.activity)
     if activity is None:
         refuse("activity", request.activity, "not an activity", "RUNNING, WAITING or PARKED")
     delay = seconds("resume_delay", request.resume_delay) if request.HasField("resume_delay") else -1.0
-    return events.UpdateActivity(
+    return UpdateActivity(
         sequence=SequenceId(request.sequence),
         activity=activity,
         resume_delay_seconds=delay,
@@ -130,15 +141,15 @@ def _update_activity(request: pb.UpdateActivityRequest) -> events.UpdateActivity
     )
 
 
-def _end_session(request: pb.EndSessionRequest) -> events.EndSession:
+def _end_session(request: pb.EndSessionRequest) -> EndSession:
     if not request.session:
         refuse("session", "", "empty", "name the session that is over")
-    return events.EndSession(
+    return EndSession(
         session=short_text("session", request.session), tenant=short_text("tenant", request.tenant)
     )
 
 
-DECODERS: Mapping[str, Callable[[Any], events.Operation]] = {
+DECODERS: Mapping[str, Callable[[Any], Operation]] = {
     "allocate": decode_allocate,
     "commit": decode_commit,
     "end_session": _end_session,
@@ -152,10 +163,10 @@ DECODERS: Mapping[str, Callable[[Any], events.Operation]] = {
 UNARY = frozenset({"allocate", "commit", "fork", "free", "swap"})
 
 
-def _operations(operations: Sequence[pb.Operation]) -> tuple[events.Operation, ...]:
+def _operations(operations: Sequence[pb.Operation]) -> tuple[Operation, ...]:
     if len(operations) > OPERATIONS_MAX:
         refuse("operations", len(operations), "too many", f"at most {OPERATIONS_MAX} a step")
-    decoded: list[events.Operation] = []
+    decoded: list[Operation] = []
     kind: str | None = None
     try:
         for operation in operations[:]:

@@ -8,17 +8,16 @@ times pass through unchanged in meaning; monotonic times become Timestamps (`clo
 from collections.abc import Sequence
 from pathlib import Path
 
-from kvstore.core.effects import (
-    AllocateResult,
+from kvstore.core.answers import (
     AttachAnswer,
     FrameCopy,
-    GrowResult,
     KeepAliveAnswer,
     LookupAnswer,
-    Notice,
     SequenceAnswer,
     StepAnswer,
 )
+from kvstore.core.notices import Notice
+from kvstore.core.operations import AllocateResult, GrowResult
 from kvstore.core.types import Activity, EngineId, EngineState, Revision, SequenceId
 from kvstore.server.clock import fill_timestamp, timestamp_today
 from kvstore.server.encode_events import encode_event

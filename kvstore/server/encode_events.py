@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from kvstore.core.effects import (
+from kvstore.core.notices import (
     BlocksRemoved,
     BlocksStored,
     EngineGone,

@@ -1,6 +1,6 @@
 """The results of operations as the contract's messages."""
 
-from kvstore.core.effects import (
+from kvstore.core.operations import (
     AllocateResult,
     CommitResult,
     Decision,

@@ -15,9 +15,16 @@ from grpc_status import rpc_status
 
 from kvstore.core.errors import CheckFailed, KVStoreError
 
-__all__ = ["CODES", "DOMAIN", "status_of"]
+__all__ = ["CODES", "DOMAIN", "TooManyStreams", "status_of"]
 
 DOMAIN = "kvstore"
+
+
+class TooManyStreams(KVStoreError):
+    """The one refusal that is not the store's: it knows of no streams."""
+
+    reason = "TOO_MANY_STREAMS"
+
 
 CODES: Mapping[str, grpc.StatusCode] = {
     "FIELD_INVALID": grpc.StatusCode.INVALID_ARGUMENT,
@@ -33,6 +40,7 @@ CODES: Mapping[str, grpc.StatusCode] = {
     "TENANT": grpc.StatusCode.PERMISSION_DENIED,
     "TOO_MANY_ENGINES": grpc.StatusCode.RESOURCE_EXHAUSTED,
     "TOO_MANY_FORGETS": grpc.StatusCode.RESOURCE_EXHAUSTED,
+    "TOO_MANY_STREAMS": grpc.StatusCode.RESOURCE_EXHAUSTED,
     "POOL_QUARANTINED": grpc.StatusCode.RESOURCE_EXHAUSTED,
     "POOL_UNAVAILABLE": grpc.StatusCode.RESOURCE_EXHAUSTED,
     "CONFIG_INVALID": grpc.StatusCode.FAILED_PRECONDITION,

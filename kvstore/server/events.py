@@ -7,8 +7,8 @@ ring meanwhile it is told so, and ends. So memory is bounded by the ring, whoeve
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AbstractContextManager
 
-from kvstore.core.effects import BlocksRemoved, BlocksStored, Happening, SequenceMoved
 from kvstore.core.errors import RevisionCompacted, check
+from kvstore.core.notices import BlocksRemoved, BlocksStored, Happening, SequenceMoved
 from kvstore.core.types import Revision
 from kvstore.server.watchers import Watchers
 

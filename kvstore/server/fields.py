@@ -8,7 +8,7 @@ from uuid import UUID
 
 from google.protobuf.duration_pb2 import Duration
 
-from kvstore.core.checking import KEY_BYTES
+from kvstore.core.bounds import KEY_BYTES
 from kvstore.core.errors import FieldInvalid
 from kvstore.core.types import BlockKey, EngineId, SequenceId
 

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 from kvstore.core import events
-from kvstore.core.effects import Answer, ForgetAnswer
+from kvstore.core.answers import Answer, ForgetAnswer
+from kvstore.core.calls import Forget, ForgetOn
 from kvstore.core.errors import FieldInvalid
 from kvstore.core.types import NamespaceId, WriterId
 from kvstore.server.clock import now
@@ -30,7 +31,7 @@ class Asking(Protocol):
 
 
 async def forget(
-    store: Asking, event: events.Forget, wait_seconds: float, stopping: Callable[[], bool]
+    store: Asking, event: Forget, wait_seconds: float, stopping: Callable[[], bool]
 ) -> ForgetAnswer:
     """The answer when it is done, or how far it is after so many seconds."""
     end = now() + min(wait_seconds, FORGET_SECONDS_MAX)
@@ -38,11 +39,11 @@ async def forget(
     while not answer.done and now() < end and not stopping():
         # A lot takes milliseconds. Others are served between two.
         await asyncio.sleep(0 if answer.lots_left else PAUSE_SECONDS)
-        answer = store.ask(events.ForgetOn(time=now(), forget=answer.forget), ForgetAnswer)
+        answer = store.ask(ForgetOn(time=now(), forget=answer.forget), ForgetAnswer)
     return answer
 
 
-def forget_event(call: ForgetCall, names: Names) -> events.Forget:
+def forget_event(call: ForgetCall, names: Names) -> Forget:
     """A typing error must not look like a success: what was never known is refused."""
     namespace, writers = NamespaceId(0), tuple[WriterId, ...]()
     if call.fingerprint:
@@ -56,7 +57,7 @@ def forget_event(call: ForgetCall, names: Names) -> events.Forget:
         if not writers:
             remedy = "name an engine that has attached to this store, or whose blocks are on its disk"
             raise FieldInvalid("unknown", field="engine", value=f"engines/{call.engine}", remedy=remedy)
-    return events.Forget(
+    return Forget(
         time=now(),
         session=call.session,
         tenant=call.tenant,

@@ -1,7 +1,7 @@
 """UpdateLimits at work: what an operator sets holds from then on, whether there is a store already or not."""
 
-from kvstore.core.effects import Done
-from kvstore.core.events import SetLimits
+from kvstore.core.answers import Done
+from kvstore.core.calls import SetLimits
 from kvstore.core.types import CPU, GPU, Tier, Watermarks
 from kvstore.server.clock import now
 from kvstore.server.config import ServeConfig

@@ -11,7 +11,8 @@ from typing import get_args
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric as Family
 
-from kvstore.core.events import Event, Operation
+from kvstore.core.events import Event
+from kvstore.core.operations import Operation
 from kvstore.observe.counting import Counts, Histogram
 from kvstore.v1 import kvstore_pb2 as pb
 

@@ -12,9 +12,10 @@ from contextlib import suppress
 from time import perf_counter
 from typing import TypeVar
 
-from kvstore.core.effects import Answer, Done, DrainAnswer, Effects
+from kvstore.core.answers import Answer, Done
+from kvstore.core.effects import Effects
 from kvstore.core.errors import CheckFailed, KVStoreError
-from kvstore.core.events import BlocksLost, DiskSynced, Drain, Event, FramesReturned, Tick, TransferEnded
+from kvstore.core.events import BlocksLost, DiskSynced, Event, FramesReturned, Tick, TransferEnded
 from kvstore.core.lanes import transfers_max
 from kvstore.core.store import Store
 from kvstore.core.types import Revision, StoredKey, SyncId, Tier, TransferId, Watermarks
@@ -37,9 +38,6 @@ from kvstore.tiers.rates import LinkRates
 __all__ = ["RunningStore"]
 
 TICK_SECONDS = 0.1
-# A drain looks so often how far it is, and gives up after so many looks at which nothing moved or had come.
-DRAIN_LOOK_SECONDS = 1.0
-DRAIN_STUCK_LOOKS = 10
 
 AnswerKind = TypeVar("AnswerKind", bound=Answer)
 
@@ -126,30 +124,13 @@ class RunningStore:
     def revision(self) -> Revision:
         return self._store.revision
 
-    async def drain_to_disk(self, seconds: float, *, goes_on: Callable[[], bool]) -> tuple[int, int]:
-        """Has what is worth keeping written, while `goes_on`: blocks written, and those that are left.
+    @property
+    def is_idle(self) -> bool:
+        """No transfer runs, and none follows from one that has ended."""
+        return self._idle.is_set()
 
-        Until all is on disk, nothing more gets there (a full or failing disk), or the time is over.
-        """
-        deadline = now() + seconds
-        answer = self.ask(Drain(time=now()), DrainAnswer)
-        stored_before, stuck = answer.blocks_stored, 0
-        while answer.blocks_moving and stuck < DRAIN_STUCK_LOOKS and goes_on():
-            seconds_left = deadline - now()
-            if seconds_left <= 0:
-                break
-            last = answer.blocks_stored
-            await self.drain(min(seconds_left, DRAIN_LOOK_SECONDS))
-            is_idle = self._idle.is_set()
-            answer = self.ask(Drain(time=now()), DrainAnswer) if goes_on() else answer
-            # Writes that have failed were asked for again just now; room may come with the next tick.
-            stuck = stuck + 1 if is_idle and answer.blocks_stored == last else 0
-            if stuck:
-                await asyncio.sleep(TICK_SECONDS)
-        return answer.blocks_stored - stored_before, answer.blocks_left
-
-    async def drain(self, seconds: float) -> None:
-        """Lets the transfers that run end, and those that follow from their ends."""
+    async def end_transfers(self, seconds: float) -> None:
+        """Lets those that run end, and those that follow from their ends."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._idle.wait(), seconds)
 
@@ -195,30 +176,30 @@ class RunningStore:
         if effects.happened:
             self._watched.add(effects.happened)
 
+    # --- What comes in from threads of movers and disk, and on the loop what follows of it.
+
     def _ended_in_thread(self, transfer: TransferId, failed: tuple[int, ...], late: tuple[int, ...]) -> None:
         self._loop.call_soon_threadsafe(self._ended, transfer, failed, late)
 
+    def _ended(self, transfer: TransferId, failed: tuple[int, ...], late: tuple[int, ...]) -> None:
+        self._moving.discard(transfer)
+        # The next transfer may follow from this one's end: idle is only who has nothing after that.
+        self._take(TransferEnded(time=now(), transfer=transfer, failed=failed, late=late))
+        if not self._moving:
+            self._idle.set()
+
     def _returned_in_thread(self, transfer: TransferId, positions: tuple[int, ...]) -> None:
         self._loop.call_soon_threadsafe(self._returned, transfer, positions)
+
+    def _returned(self, transfer: TransferId, positions: tuple[int, ...]) -> None:
+        """A device that was late has let go of frames; they may be used again."""
+        self._take(FramesReturned(time=now(), transfer=transfer, positions=positions))
 
     def _synced_in_thread(self, sync: SyncId, failed: bool) -> None:
         self._loop.call_soon_threadsafe(self._synced, sync, failed)
 
     def _synced(self, sync: SyncId, failed: bool) -> None:
-        if self._closing:
-            return
-        with suppress(CheckFailed):
-            self.ask(DiskSynced(time=now(), sync=sync, failed=failed), Done)
-
-    def _ended(self, transfer: TransferId, failed: tuple[int, ...], late: tuple[int, ...]) -> None:
-        self._moving.discard(transfer)
-        if self._closing:  # What would follow finds no mover any more.
-            return
-        # The next transfer may follow from this one's end: idle is only who has nothing after that.
-        with suppress(CheckFailed):
-            self.ask(TransferEnded(time=now(), transfer=transfer, failed=failed, late=late), Done)
-        if not self._moving:
-            self._idle.set()
+        self._take(DiskSynced(time=now(), sync=sync, failed=failed))
 
     def lost_in_thread(self, keys: Sequence[StoredKey]) -> None:
         """Blocks that the disk has found bad by itself; for any thread."""
@@ -227,17 +208,15 @@ class RunningStore:
             self._loop.call_soon_threadsafe(self._lost, tuple(keys))
 
     def _lost(self, keys: tuple[StoredKey, ...]) -> None:
-        if self._closing:
-            return
-        with suppress(CheckFailed):
-            self.ask(BlocksLost(time=now(), keys=keys), Done)
+        self._take(BlocksLost(time=now(), keys=keys))
 
-    def _returned(self, transfer: TransferId, positions: tuple[int, ...]) -> None:
-        """A device that was late has let go of frames; they may be used again."""
-        if self._closing:
-            return
-        with suppress(CheckFailed):
-            self.ask(FramesReturned(time=now(), transfer=transfer, positions=positions), Done)
+    def _take(self, event: Event) -> None:
+        """Nobody waits for an answer. What would follow finds no mover any more while all is closed."""
+        if not self._closing:
+            with suppress(CheckFailed):
+                self.ask(event, Done)
+
+    # --- The beat.
 
     def _tick(self) -> None:
         self._ticker = self._loop.call_later(TICK_SECONDS, self._tick)

@@ -17,7 +17,6 @@ from kvstore.observe.folder import JournalFolder
 from kvstore.server.calls import Streams
 from kvstore.server.config import ServeConfig
 from kvstore.server.driver import Driver
-from kvstore.server.encode_usage import encode_usage
 from kvstore.server.metrics import Exposition
 from kvstore.server.metrics_http import MetricsServer
 from kvstore.server.metrics_reading import Seen
@@ -31,7 +30,7 @@ __all__ = ["serve"]
 
 # What a stop may take: calls that are being answered, transfers that run, threads in a call.
 CALLS_SECONDS = 1.0
-DRAIN_SECONDS = 10.0
+TRANSFERS_SECONDS = 10.0
 MOVERS_SECONDS = 5.0
 
 log = logging.getLogger(__name__)
@@ -89,7 +88,7 @@ async def _serve_sockets(config: ServeConfig, driver: Driver, stop: asyncio.Even
         driver.end_waits()
         streams.close()
         await server.stop(CALLS_SECONDS)
-        await driver.drain(DRAIN_SECONDS)
+        await driver.end_transfers(TRANSFERS_SECONDS)
     finally:
         await metrics.close()
         await server.stop(None)
@@ -99,10 +98,10 @@ async def _serve_sockets(config: ServeConfig, driver: Driver, stop: asyncio.Even
 
 def _metrics_server(driver: Driver, stop: asyncio.Event) -> MetricsServer:
     def look() -> Seen:
-        return Seen(encode_usage(driver.usage(), driver.counts, driver.facts), driver.counts)
+        return Seen(driver.reports.usage_message(), driver.counts)
 
     def health() -> tuple[bool, str]:
-        return (False, "stopping\n") if stop.is_set() else driver.health_text()
+        return (False, "stopping\n") if stop.is_set() else driver.reports.health_page()
 
     return MetricsServer(Exposition(look).text, health)
 

@@ -9,8 +9,17 @@ from typing import TypeVar
 import grpc
 import grpc.aio
 
-from kvstore.core import effects, events
+from kvstore.core.answers import LookupAnswer, PrefetchAnswer, RetainAnswer, SequenceAnswer, StepAnswer
 from kvstore.core.errors import CheckFailed, KVStoreError
+from kvstore.core.operations import (
+    AllocateResult,
+    CommitResult,
+    ForkResult,
+    FreeResult,
+    Operation,
+    Result,
+    SwapResult,
+)
 from kvstore.server.calls import MESSAGE_BYTES_MAX, Handler, Streams, answering, streaming, waiting, watching
 from kvstore.server.clock import now
 from kvstore.server.decode import (
@@ -43,7 +52,6 @@ from kvstore.server.encode import (
 )
 from kvstore.server.encode_events import encode_batch
 from kvstore.server.encode_results import encode_allocate, encode_fork, encode_swap
-from kvstore.server.encode_usage import encode_usage
 from kvstore.server.health import health_handler
 from kvstore.v1 import kvstore_pb2 as pb
 
@@ -65,7 +73,7 @@ OPTIONS = (
     ("grpc.http2.max_ping_strikes", 0),
 )
 
-Outcome = TypeVar("Outcome", bound=effects.Result)
+Outcome = TypeVar("Outcome", bound=Result)
 
 
 def make_server(driver: Driver, tether_path: Path, streams: Streams) -> grpc.aio.Server:
@@ -127,39 +135,39 @@ class _Service:
 
     def step(self, request: pb.StepRequest) -> pb.StepResponse:
         event = decode_step(request, now())
-        return encode_step(event.engine, self._driver.ask(event, effects.StepAnswer))
+        return encode_step(event.engine, self._driver.ask(event, StepAnswer))
 
     def allocate(self, request: pb.AllocateRequest) -> pb.AllocateResponse:
-        result, answer = self._single(request.engine, decode_allocate(request), effects.AllocateResult)
+        result, answer = self._single(request.engine, decode_allocate(request), AllocateResult)
         response = encode_allocate(result)
         response.copies.extend(encode_copies(answer.copies))
         return response
 
     def commit(self, request: pb.CommitRequest) -> pb.CommitResponse:
-        self._single(request.engine, decode_commit(request), effects.CommitResult)
+        self._single(request.engine, decode_commit(request), CommitResult)
         return pb.CommitResponse()
 
     def fork(self, request: pb.ForkRequest) -> pb.ForkResponse:
-        result, _ = self._single(request.engine, decode_fork(request), effects.ForkResult)
+        result, _ = self._single(request.engine, decode_fork(request), ForkResult)
         return encode_fork(result)
 
     def swap(self, request: pb.SwapRequest) -> pb.SwapResponse:
-        result, _ = self._single(request.engine, decode_swap(request), effects.SwapResult)
+        result, _ = self._single(request.engine, decode_swap(request), SwapResult)
         return encode_swap(result)
 
     def free(self, request: pb.FreeRequest) -> pb.FreeResponse:
-        self._single(request.engine, decode_free(request), effects.FreeResult)
+        self._single(request.engine, decode_free(request), FreeResult)
         return pb.FreeResponse()
 
     def lookup(self, request: pb.LookupRequest) -> pb.LookupResponse:
-        return encode_lookup(self._driver.ask(decode_lookup(request, now()), effects.LookupAnswer))
+        return encode_lookup(self._driver.ask(decode_lookup(request, now()), LookupAnswer))
 
     def prefetch(self, request: pb.PrefetchRequest) -> pb.PrefetchResponse:
-        answer = self._driver.ask(decode_prefetch(request, now()), effects.PrefetchAnswer)
+        answer = self._driver.ask(decode_prefetch(request, now()), PrefetchAnswer)
         return pb.PrefetchResponse(blocks_started=answer.blocks_started)
 
     def retain(self, request: pb.RetainRequest) -> pb.RetainResponse:
-        answer = self._driver.ask(decode_retain(request, now()), effects.RetainAnswer)
+        answer = self._driver.ask(decode_retain(request, now()), RetainAnswer)
         size = answer.blocks_retained * self._driver.block_bytes
         return pb.RetainResponse(bytes_retained=size, blocks_retained=answer.blocks_retained)
 
@@ -168,12 +176,11 @@ class _Service:
         return pb.ForgetResponse(blocks_forgotten=answer.blocks_forgotten, done=answer.done)
 
     def get_usage(self, _: pb.GetUsageRequest) -> pb.Usage:
-        driver = self._driver
-        return encode_usage(driver.usage(), driver.counts, driver.facts)
+        return self._driver.reports.usage_message()
 
     def get_sequence(self, request: pb.GetSequenceRequest) -> pb.Sequence:
         event = decode_get_sequence(request, now())
-        return encode_sequence(event.sequence, self._driver.ask(event, effects.SequenceAnswer))
+        return encode_sequence(event.sequence, self._driver.ask(event, SequenceAnswer))
 
     async def watch_events(self, request: pb.WatchEventsRequest) -> AsyncGenerator[pb.EventBatch, None]:
         driver = self._driver
@@ -191,12 +198,10 @@ class _Service:
             self._driver.stop()
         return pb.DrainResponse(blocks_written=written, blocks_left=left)
 
-    def _single(
-        self, engine: str, operation: events.Operation, kind: type[Outcome]
-    ) -> tuple[Outcome, effects.StepAnswer]:
+    def _single(self, engine: str, operation: Operation, kind: type[Outcome]) -> tuple[Outcome, StepAnswer]:
         """A Step of one operation. (A step's copies are an Allocate's; only that one answers with them.)"""
         try:
-            answer = self._driver.ask(decode_single(engine, operation, now()), effects.StepAnswer)
+            answer = self._driver.ask(decode_single(engine, operation, now()), StepAnswer)
         except KVStoreError as error:
             raise _outside_step(error) from error
         [result] = answer.results

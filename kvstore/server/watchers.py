@@ -8,7 +8,8 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from kvstore.server.calls import Stopped, TooManyStreams
+from kvstore.server.calls import Stopped
+from kvstore.server.errors import TooManyStreams
 
 __all__ = ["Watchers"]
 
@@ -23,7 +24,7 @@ class Watchers:
     @contextmanager
     def place(self) -> Iterator[None]:
         if self.count >= self._most:
-            raise TooManyStreams(f"{self._most} watch already")
+            raise TooManyStreams(f"{self._most} watch already", remedy="end one, or try again later")
         self.count += 1
         try:
             yield

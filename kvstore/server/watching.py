@@ -8,9 +8,10 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 
-from kvstore.core.effects import Done, Happening, KeepAliveAnswer
+from kvstore.core.answers import Done, KeepAliveAnswer
+from kvstore.core.calls import KeepAlive, Watch
 from kvstore.core.errors import CheckFailed, EngineExpired, RevisionCompacted
-from kvstore.core.events import KeepAlive, Watch
+from kvstore.core.notices import Happening
 from kvstore.core.types import Revision, StepNumber
 from kvstore.server.clock import now
 from kvstore.server.decode import WatchCall

@@ -3,7 +3,7 @@
 import math
 import random
 
-from kvstore.core.events import Detach
+from kvstore.core.calls import Detach
 from kvstore.core.types import Retention, SequenceState, SwapMode, Tier
 from kvstore.sim.engine import SimEngine
 from kvstore.sim.habits import RETAINED_SECONDS_MAX

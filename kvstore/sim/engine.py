@@ -3,41 +3,33 @@
 import random
 from functools import partial
 
-from kvstore.core.columns import as_allocates
-from kvstore.core.effects import (
-    AllocateResult,
+from kvstore.core.answers import (
     AttachAnswer,
-    ForkResult,
-    GrowResult,
     KeepAliveAnswer,
     LookupAnswer,
-    Notice,
     PrefetchAnswer,
-    Result,
     RetainAnswer,
-    SequenceMoved,
     StepAnswer,
-    SwapResult,
-    UpdateActivityResult,
 )
-from kvstore.core.events import (
+from kvstore.core.calls import Attach, KeepAlive, Lookup, Prefetch, Retain, Single, Step
+from kvstore.core.columns import as_allocates
+from kvstore.core.events import Event, TetherOpened
+from kvstore.core.notices import Notice, SequenceMoved
+from kvstore.core.operations import (
     Allocate,
-    Attach,
+    AllocateResult,
     Commit,
-    Event,
     Fork,
+    ForkResult,
     Free,
     Grow,
-    KeepAlive,
-    Lookup,
+    GrowResult,
     Operation,
-    Prefetch,
-    Retain,
-    Single,
-    Step,
+    Result,
     Swap,
-    TetherOpened,
+    SwapResult,
     UpdateActivity,
+    UpdateActivityResult,
 )
 from kvstore.core.types import (
     Activity,

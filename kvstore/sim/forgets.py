@@ -4,9 +4,9 @@ import random
 
 import msgspec
 
-from kvstore.core.effects import ForgetAnswer
+from kvstore.core.answers import ForgetAnswer
+from kvstore.core.calls import Forget, ForgetOn
 from kvstore.core.errors import TooManyForgets
-from kvstore.core.events import Forget, ForgetOn
 from kvstore.core.types import ForgetId, NamespaceId, WriterId
 from kvstore.sim.stores import TENANTS
 from kvstore.sim.world import World

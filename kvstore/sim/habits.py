@@ -2,11 +2,9 @@
 
 import random
 
+from kvstore.core.calls import Step
 from kvstore.core.errors import KVStoreError, StepGap
-from kvstore.core.events import (
-    Operation,
-    Step,
-)
+from kvstore.core.operations import Operation
 from kvstore.core.phases import PHASES
 from kvstore.core.types import Activity, Retention, SequenceState, StepNumber, SwapMode, Tier
 from kvstore.sim.engine import SimEngine

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from kvstore.core.effects import AllocateResult, SequenceMoved, SwapResult
-from kvstore.core.events import Allocate
+from kvstore.core.notices import SequenceMoved
+from kvstore.core.operations import Allocate, AllocateResult, SwapResult
 from kvstore.core.types import Outcome, SequenceState
 from kvstore.sim.texts import BLOCK_TOKENS
 from kvstore.sim.work import Inherit, Seen, Space

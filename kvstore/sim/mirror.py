@@ -1,7 +1,8 @@
 """Who watches a store from its beginning: all that is told, applied in order, must be the index by tier."""
 
-from kvstore.core.effects import BlocksRemoved, BlocksStored, Effects
+from kvstore.core.effects import Effects
 from kvstore.core.invariants import Found, found_by_tier
+from kvstore.core.notices import BlocksRemoved, BlocksStored
 from kvstore.core.store import Store
 from kvstore.sim.wrong import expect
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from kvstore.core.events import Allocate, Commit, EndSession, Fork, Free, Grow, Swap, UpdateActivity
+from kvstore.core.operations import Allocate, Commit, EndSession, Fork, Free, Grow, Swap, UpdateActivity
 from kvstore.core.types import Activity, BlockKey, Direction, Retention, SequenceId, SwapMode
 
 __all__ = [

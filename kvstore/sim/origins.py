@@ -7,7 +7,7 @@ nothing is promised.
 
 from dataclasses import dataclass, field
 
-from kvstore.core.events import Forget
+from kvstore.core.calls import Forget
 from kvstore.core.types import ForgetId, NamespaceId, WriterId
 from kvstore.sim.texts import Content
 from kvstore.sim.work import Space

@@ -3,8 +3,7 @@
 import random
 from collections.abc import Collection
 
-from kvstore.core.effects import AllocateResult, SwapResult
-from kvstore.core.events import Operation
+from kvstore.core.operations import AllocateResult, Operation, SwapResult
 from kvstore.core.types import Outcome, SequenceState
 from kvstore.sim.engine import SimEngine
 from kvstore.sim.line import Line

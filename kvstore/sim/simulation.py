@@ -4,8 +4,9 @@ import math
 import random
 from collections.abc import Sequence
 
+from kvstore.core.calls import Detach, Drain
 from kvstore.core.errors import Draining, EngineExpired, PoolQuarantined, TooManyEngines
-from kvstore.core.events import Detach, Drain, TethersClosed, Tick
+from kvstore.core.events import TethersClosed, Tick
 from kvstore.core.store import Store
 from kvstore.core.types import EngineState
 from kvstore.sim.clock import Clock

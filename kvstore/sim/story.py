@@ -3,23 +3,23 @@
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
+from kvstore.core.answers import StepAnswer
+from kvstore.core.calls import Detach, Single, Step
 from kvstore.core.columns import as_allocates
-from kvstore.core.effects import AllocateResult, GrowResult, SequenceMoved, StepAnswer, SwapResult, Transfer
-from kvstore.core.events import (
+from kvstore.core.effects import Transfer
+from kvstore.core.events import Event, FramesReturned, TethersClosed, TransferEnded
+from kvstore.core.notices import SequenceMoved
+from kvstore.core.operations import (
     Allocate,
+    AllocateResult,
     Commit,
-    Detach,
-    Event,
     Fork,
-    FramesReturned,
     Free,
     Grow,
+    GrowResult,
     Operation,
-    Single,
-    Step,
     Swap,
-    TethersClosed,
-    TransferEnded,
+    SwapResult,
     UpdateActivity,
 )
 from kvstore.core.types import Direction, EngineId, Outcome, SequenceState, Tier, TransferId

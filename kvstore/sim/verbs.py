@@ -3,7 +3,7 @@
 import random
 from collections.abc import Sequence
 
-from kvstore.core.events import Allocate, Operation
+from kvstore.core.operations import Allocate, Operation
 from kvstore.core.types import Activity, Retention, SequenceState, SwapMode
 from kvstore.sim import ops
 from kvstore.sim.engine import SimEngine

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from kvstore.core.calls import Watch
 from kvstore.core.effects import DiskDelete, DiskNote, DiskSync, Effects, Transfer
 from kvstore.core.events import (
     BlocksFound,
@@ -19,7 +20,6 @@ from kvstore.core.events import (
     FramesReturned,
     Tick,
     TransferEnded,
-    Watch,
 )
 from kvstore.core.invariants import check_invariants
 from kvstore.core.store import Store

@@ -83,7 +83,8 @@ class KVStoreStub:
     """The same on one long-lived stream, which costs less a step: answers come in the
     order of the requests, one is read when the one before is answered. A refused step
     has changed nothing and ends the stream with the status that Step would have had;
-    steps sent after it are not looked at. UNAVAILABLE: the store is about to stop.
+    steps sent after it are not looked at. RESOURCE_EXHAUSTED TOO_MANY_STREAMS: the service
+    has as many as it takes. UNAVAILABLE: the store is about to stop.
     Streams carry no deadline: an engine that misses an answer cancels the stream and
     asks again with the same number, by Step or on a new stream.
     """
@@ -106,7 +107,7 @@ class KVStoreStub:
     """Starts to bring the cached blocks of a prompt, or of a chat session, up to a tier.
     Returns at once. It takes room from nobody who runs, goes behind all that is asked
     for, and is let go where there is no room. An Allocate of such a block meanwhile
-    waits for the same transfer.
+    waits for the same transfer. While the service is drained it starts nothing.
     Errors: NOT_FOUND ENGINE_EXPIRED, INVALID_ARGUMENT FIELD_INVALID, PERMISSION_DENIED TENANT.
     """
     Retain: _grpc.UnaryUnaryMultiCallable[_kvstore_pb2.RetainRequest, _kvstore_pb2.RetainResponse]
@@ -133,13 +134,13 @@ class KVStoreStub:
     first and says where that is. The store keeps a bounded number of events for all who
     watch, so one that is too slow is told and ended.
     Errors: OUT_OF_RANGE REVISION_COMPACTED (read GetUsage, then watch from now), NOT_FOUND
-    ENGINE_EXPIRED, RESOURCE_EXHAUSTED (too many watch), UNAVAILABLE: the store is about
+    ENGINE_EXPIRED, RESOURCE_EXHAUSTED TOO_MANY_STREAMS, UNAVAILABLE: the store is about
     to stop.
     """
     Drain: _grpc.UnaryUnaryMultiCallable[_kvstore_pb2.DrainRequest, _kvstore_pb2.DrainResponse]
     """Writes what is worth keeping to disk and refuses new work: before a restart. Attach
-    is refused (DRAINING), a new sequence is answered LATER with frames_short 0; what runs
-    goes on. Answers when all is written, when no more can be, or when the time is over.
+    is refused (DRAINING), a new sequence is answered LATER with frames_short 0, a Prefetch
+    starts no blocks; what runs goes on. Answers when all is written, when no more can be, or when the time is over.
     Idempotent: asked again it writes what has come since.
     """
     UpdateLimits: _grpc.UnaryUnaryMultiCallable[_kvstore_pb2.UpdateLimitsRequest, _kvstore_pb2.Limits]
@@ -190,7 +191,8 @@ class KVStoreAsyncStub(KVStoreStub):
     """The same on one long-lived stream, which costs less a step: answers come in the
     order of the requests, one is read when the one before is answered. A refused step
     has changed nothing and ends the stream with the status that Step would have had;
-    steps sent after it are not looked at. UNAVAILABLE: the store is about to stop.
+    steps sent after it are not looked at. RESOURCE_EXHAUSTED TOO_MANY_STREAMS: the service
+    has as many as it takes. UNAVAILABLE: the store is about to stop.
     Streams carry no deadline: an engine that misses an answer cancels the stream and
     asks again with the same number, by Step or on a new stream.
     """
@@ -213,7 +215,7 @@ class KVStoreAsyncStub(KVStoreStub):
     """Starts to bring the cached blocks of a prompt, or of a chat session, up to a tier.
     Returns at once. It takes room from nobody who runs, goes behind all that is asked
     for, and is let go where there is no room. An Allocate of such a block meanwhile
-    waits for the same transfer.
+    waits for the same transfer. While the service is drained it starts nothing.
     Errors: NOT_FOUND ENGINE_EXPIRED, INVALID_ARGUMENT FIELD_INVALID, PERMISSION_DENIED TENANT.
     """
     Retain: _aio.UnaryUnaryMultiCallable[_kvstore_pb2.RetainRequest, _kvstore_pb2.RetainResponse]  # type: ignore[assignment]
@@ -240,13 +242,13 @@ class KVStoreAsyncStub(KVStoreStub):
     first and says where that is. The store keeps a bounded number of events for all who
     watch, so one that is too slow is told and ended.
     Errors: OUT_OF_RANGE REVISION_COMPACTED (read GetUsage, then watch from now), NOT_FOUND
-    ENGINE_EXPIRED, RESOURCE_EXHAUSTED (too many watch), UNAVAILABLE: the store is about
+    ENGINE_EXPIRED, RESOURCE_EXHAUSTED TOO_MANY_STREAMS, UNAVAILABLE: the store is about
     to stop.
     """
     Drain: _aio.UnaryUnaryMultiCallable[_kvstore_pb2.DrainRequest, _kvstore_pb2.DrainResponse]  # type: ignore[assignment]
     """Writes what is worth keeping to disk and refuses new work: before a restart. Attach
-    is refused (DRAINING), a new sequence is answered LATER with frames_short 0; what runs
-    goes on. Answers when all is written, when no more can be, or when the time is over.
+    is refused (DRAINING), a new sequence is answered LATER with frames_short 0, a Prefetch
+    starts no blocks; what runs goes on. Answers when all is written, when no more can be, or when the time is over.
     Idempotent: asked again it writes what has come since.
     """
     UpdateLimits: _aio.UnaryUnaryMultiCallable[_kvstore_pb2.UpdateLimitsRequest, _kvstore_pb2.Limits]  # type: ignore[assignment]
@@ -324,7 +326,8 @@ class KVStoreServicer(metaclass=_abc_1.ABCMeta):
         """The same on one long-lived stream, which costs less a step: answers come in the
         order of the requests, one is read when the one before is answered. A refused step
         has changed nothing and ends the stream with the status that Step would have had;
-        steps sent after it are not looked at. UNAVAILABLE: the store is about to stop.
+        steps sent after it are not looked at. RESOURCE_EXHAUSTED TOO_MANY_STREAMS: the service
+        has as many as it takes. UNAVAILABLE: the store is about to stop.
         Streams carry no deadline: an engine that misses an answer cancels the stream and
         asks again with the same number, by Step or on a new stream.
         """
@@ -389,7 +392,7 @@ class KVStoreServicer(metaclass=_abc_1.ABCMeta):
         """Starts to bring the cached blocks of a prompt, or of a chat session, up to a tier.
         Returns at once. It takes room from nobody who runs, goes behind all that is asked
         for, and is let go where there is no room. An Allocate of such a block meanwhile
-        waits for the same transfer.
+        waits for the same transfer. While the service is drained it starts nothing.
         Errors: NOT_FOUND ENGINE_EXPIRED, INVALID_ARGUMENT FIELD_INVALID, PERMISSION_DENIED TENANT.
         """
 
@@ -446,7 +449,7 @@ class KVStoreServicer(metaclass=_abc_1.ABCMeta):
         first and says where that is. The store keeps a bounded number of events for all who
         watch, so one that is too slow is told and ended.
         Errors: OUT_OF_RANGE REVISION_COMPACTED (read GetUsage, then watch from now), NOT_FOUND
-        ENGINE_EXPIRED, RESOURCE_EXHAUSTED (too many watch), UNAVAILABLE: the store is about
+        ENGINE_EXPIRED, RESOURCE_EXHAUSTED TOO_MANY_STREAMS, UNAVAILABLE: the store is about
         to stop.
         """
 
@@ -457,8 +460,8 @@ class KVStoreServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_kvstore_pb2.DrainResponse, _abc.Awaitable[_kvstore_pb2.DrainResponse]]:
         """Writes what is worth keeping to disk and refuses new work: before a restart. Attach
-        is refused (DRAINING), a new sequence is answered LATER with frames_short 0; what runs
-        goes on. Answers when all is written, when no more can be, or when the time is over.
+        is refused (DRAINING), a new sequence is answered LATER with frames_short 0, a Prefetch
+        starts no blocks; what runs goes on. Answers when all is written, when no more can be, or when the time is over.
         Idempotent: asked again it writes what has come since.
         """
 

@@ -3,28 +3,12 @@
 from collections.abc import Sequence
 from typing import TypeVar
 
-from kvstore.core.effects import (
-    AllocateResult,
-    Effects,
-    KeepAliveAnswer,
-    LookupAnswer,
-    Notice,
-    Result,
-    SequenceMoved,
-    StepAnswer,
-    SwapResult,
-)
-from kvstore.core.events import (
-    Attach,
-    Detach,
-    KeepAlive,
-    Lookup,
-    Operation,
-    Single,
-    Step,
-    TetherOpened,
-    TethersClosed,
-)
+from kvstore.core.answers import KeepAliveAnswer, LookupAnswer, StepAnswer
+from kvstore.core.calls import Attach, Detach, KeepAlive, Lookup, Single, Step
+from kvstore.core.effects import Effects
+from kvstore.core.events import TetherOpened, TethersClosed
+from kvstore.core.notices import Notice, SequenceMoved
+from kvstore.core.operations import AllocateResult, Operation, Result, SwapResult
 from kvstore.core.sequences import Sequence as StoreSequence
 from kvstore.core.types import (
     Activity,

@@ -2,21 +2,10 @@
 
 from collections.abc import Callable
 
-from kvstore.core.effects import KeepAliveAnswer, StepAnswer
-from kvstore.core.events import (
-    Attach,
-    Detach,
-    Event,
-    KeepAlive,
-    Lookup,
-    Operation,
-    Prefetch,
-    Retain,
-    Single,
-    Step,
-    TetherOpened,
-    TethersClosed,
-)
+from kvstore.core.answers import KeepAliveAnswer, StepAnswer
+from kvstore.core.calls import Attach, Detach, KeepAlive, Lookup, Prefetch, Retain, Single, Step
+from kvstore.core.events import Event, TetherOpened, TethersClosed
+from kvstore.core.operations import Operation
 from kvstore.core.types import BlockKey, NamespaceId, SequenceState, StepNumber, Tier, WriterId
 from tests.core.scenario_engine import Engine
 from tests.core.scenario_operations import parse_operation

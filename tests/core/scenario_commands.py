@@ -3,8 +3,8 @@
 import re
 from collections.abc import Callable
 
-from kvstore.core.effects import ForgetAnswer
-from kvstore.core.events import Forget, ForgetOn
+from kvstore.core.answers import ForgetAnswer
+from kvstore.core.calls import Forget, ForgetOn
 from kvstore.core.types import NamespaceId, Tier, WriterId
 from tests.core.scenario_calls import call_engine
 from tests.core.scenario_scene import Scene

@@ -2,17 +2,21 @@
 
 from dataclasses import dataclass, field, replace
 
-from kvstore.core.effects import (
+from kvstore.core.answers import StepAnswer
+from kvstore.core.notices import Notice, SequenceMoved
+from kvstore.core.operations import (
+    Allocate,
     AllocateResult,
+    Fork,
     ForkResult,
-    Notice,
+    Free,
+    Operation,
     Result,
-    SequenceMoved,
-    StepAnswer,
+    Swap,
     SwapResult,
+    UpdateActivity,
     UpdateActivityResult,
 )
-from kvstore.core.events import Allocate, Fork, Free, Operation, Swap, UpdateActivity
 from kvstore.core.types import EngineId, Outcome, Revision, SequenceState
 from tests.core.scenario_texts import Text
 from tests.core.scenario_words import ScenarioError

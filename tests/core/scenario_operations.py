@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from kvstore.core.events import Operation
+from kvstore.core.operations import Operation
 from kvstore.core.types import Activity, Retention, SwapMode
 from tests.core.ops import activity, allocate, commit, end_session, fork, free, swap_in, swap_out
 from tests.core.scenario_engine import Engine, Held

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field, replace
 
 from kvstore.core.effects import Effects
 from kvstore.core.errors import KVStoreError
-from kvstore.core.events import BlocksFound, Event, Operation
+from kvstore.core.events import BlocksFound, Event
 from kvstore.core.invariants import check_invariants
+from kvstore.core.operations import Operation
 from kvstore.core.types import ForgetId
 from tests.core.scenario_engine import Engine
 from tests.core.scenario_telling import Telling

@@ -6,30 +6,31 @@ transfers t1, t2, …: which frame it is is the store's affair, that it is the s
 
 from dataclasses import dataclass, field
 
-from kvstore.core.effects import (
-    AllocateResult,
+from kvstore.core.answers import (
     AttachAnswer,
-    Decision,
-    DiskNote,
-    Effects,
     ForgetAnswer,
-    ForkResult,
     KeepAliveAnswer,
     LookupAnswer,
-    Notice,
     PrefetchAnswer,
-    Result,
     RetainAnswer,
-    SequenceMoved,
-    SessionsForgotten,
-    SessionsKept,
     StepAnswer,
+)
+from kvstore.core.effects import DiskNote, Effects, SessionsForgotten, SessionsKept, Transfer
+from kvstore.core.errors import KVStoreError
+from kvstore.core.notices import Notice, SequenceMoved
+from kvstore.core.operations import (
+    Allocate,
+    AllocateResult,
+    Decision,
+    Fork,
+    ForkResult,
+    Operation,
+    Result,
+    Swap,
     SwapResult,
-    Transfer,
+    UpdateActivity,
     UpdateActivityResult,
 )
-from kvstore.core.errors import KVStoreError
-from kvstore.core.events import Allocate, Fork, Operation, Swap, UpdateActivity
 from kvstore.core.types import Direction, EngineId, Outcome, SequenceState, StoredKey, Tier, TransferId
 from kvstore.core.usage import Usage
 from tests.core.scenario_engine import Engine

@@ -3,8 +3,9 @@
 import sys
 
 from kvstore.core.admission import PATIENCE_SECONDS
-from kvstore.core.effects import AllocateResult, StepAnswer
-from kvstore.core.events import Step
+from kvstore.core.answers import StepAnswer
+from kvstore.core.calls import Step
+from kvstore.core.operations import AllocateResult
 from kvstore.core.types import Outcome, Pressure, SequenceState, StepNumber, Tier
 from tests.core.caller import Caller, moves
 from tests.core.ops import allocate, commit, free, swap_in, swap_out

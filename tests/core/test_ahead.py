@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from kvstore.core.prefix import domain_id
-from kvstore.core.types import NamespaceId, Retention, Rows, SequenceState, TenantId, Tier, Urgency
+from kvstore.core.types import NamespaceId, Retention, Rows, SequenceState, TenantId, Tier, Urgency, domain_id
 from kvstore.sim.texts import Content
 from tests.core.caller import Caller, moves
 from tests.core.ops import free, swap_out

@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
-from kvstore.core.effects import PrefetchAnswer, RetainAnswer
+from kvstore.core.answers import PrefetchAnswer, RetainAnswer
+from kvstore.core.calls import Prefetch, Retain
 from kvstore.core.errors import EngineExpired, FieldInvalid, TenantRefused
-from kvstore.core.events import EndSession, Prefetch, Retain
+from kvstore.core.operations import EndSession
 from kvstore.core.types import BlockKey, SequenceState, TenantId, Tier
 from tests.core.caller import Caller, moves
 from tests.core.ops import free

@@ -10,7 +10,7 @@ from kvstore.core.errors import (
     SequenceUnknown,
     TenantRefused,
 )
-from kvstore.core.events import Free, Operation
+from kvstore.core.operations import Free, Operation
 from kvstore.core.types import Activity, BlockKey, SequenceId, SequenceState
 from tests.core.caller import Caller
 from tests.core.ops import activity, allocate, commit, end_session, fork, free, grow, swap_in, swap_out

@@ -3,9 +3,9 @@
 import pytest
 
 from kvstore.core import draining
-from kvstore.core.effects import DrainAnswer, SequenceAnswer
+from kvstore.core.answers import DrainAnswer, SequenceAnswer
+from kvstore.core.calls import Drain, GetSequence
 from kvstore.core.errors import Draining, SequenceUnknown
-from kvstore.core.events import Drain, GetSequence
 from kvstore.core.types import Activity, Outcome, SequenceId, SequenceState, Tier
 from tests.core.caller import Caller
 from tests.core.ops import commit, end_session, fork, free, swap_in

@@ -3,9 +3,10 @@
 import pytest
 from msgspec.structs import replace
 
-from kvstore.core.effects import AttachAnswer
+from kvstore.core.answers import AttachAnswer
+from kvstore.core.calls import Attach
 from kvstore.core.errors import EngineExpired, FieldInvalid, PoolQuarantined, TooManyEngines
-from kvstore.core.events import Attach, TetherOpened
+from kvstore.core.events import TetherOpened
 from kvstore.core.types import EngineId, EngineState, NamespaceId, Outcome
 from tests.core.caller import Caller
 from tests.core.ops import allocate, commit, free, swap_out

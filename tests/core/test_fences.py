@@ -1,6 +1,6 @@
 """What a step gives up, publishes or offers takes effect when the work before it has completed."""
 
-from kvstore.core.effects import SwapResult
+from kvstore.core.operations import SwapResult
 from kvstore.core.types import Outcome, SequenceState, Tier
 from tests.core.caller import Caller
 from tests.core.ops import allocate, commit, fork, free, swap_out

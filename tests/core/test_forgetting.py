@@ -5,11 +5,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kvstore.core.effects import ForgetAnswer, KeepAliveAnswer, SwapResult
+from kvstore.core.answers import ForgetAnswer, KeepAliveAnswer
+from kvstore.core.calls import Forget, ForgetOn
 from kvstore.core.errors import CheckFailed, FieldInvalid, TenantRefused, TooManyForgets
-from kvstore.core.events import EndSession, Forget, ForgetOn
-from kvstore.core.prefix import domain_id
-from kvstore.core.types import ForgetId, NamespaceId, SequenceId, SequenceState, TenantId, Tier, WriterId
+from kvstore.core.operations import EndSession, SwapResult
+from kvstore.core.types import (
+    ForgetId,
+    NamespaceId,
+    SequenceId,
+    SequenceState,
+    TenantId,
+    Tier,
+    WriterId,
+    domain_id,
+)
 from tests.core.caller import Caller, moves
 from tests.core.ops import commit, fork, free, swap_in, swap_out
 from tests.core.world import World, keys_of, make_store, text

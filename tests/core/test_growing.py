@@ -5,8 +5,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from kvstore.core.effects import AllocateResult, Effects
+from kvstore.core.effects import Effects
 from kvstore.core.growing import Growing
+from kvstore.core.operations import AllocateResult
 from kvstore.core.types import Outcome
 from tests.core.caller import Caller
 from tests.core.fuzz import Fuzz

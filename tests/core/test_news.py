@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvstore.core.effects import PressureChanged
+from kvstore.core.notices import PressureChanged
 from kvstore.core.types import Activity, Outcome, Pressure, SequenceState, Tier
 from tests.core.caller import Caller, moves
 from tests.core.ops import activity, allocate, free, swap_in, swap_out

@@ -9,13 +9,14 @@ import pytest
 from msgspec import Struct
 from msgspec.structs import fields
 
-from kvstore.core import effects, events
+from kvstore.core import answers, calls, effects, events, notices, operations
 from kvstore.core.types import StoredKey
 from tests.core.fuzz import Fuzz
 
+MODULES = (operations, calls, events, notices, answers, effects)
 RECORDS = {
     name: value
-    for module in (effects, events)
+    for module in MODULES
     for name, value in vars(module).items()
     if isinstance(value, type) and issubclass(value, Struct) and value is not Struct
 } | {"StoredKey": StoredKey}

@@ -83,7 +83,7 @@ def test_blocks_told_in_any_order_that_names_parents_first_form_the_same_trees(s
     world = restarted(disk_frames=100)
     world.handle(BlocksFound(time=world.time, blocks=tuple(blocks)))
     memory = world.store.memory
-    rows = {memory.stored_key(row): row for _, row in memory.prefix.entries()}
+    rows = {memory.replicas.stored_key(row): row for _, row in memory.prefix.entries()}
     assert {block: memory.blocks.depth[row] for block, row in rows.items()} == depths
 
 

@@ -3,10 +3,10 @@
 import pytest
 
 from kvstore.core.effects import BlocksUsed, SessionsForgotten, SessionsKept
-from kvstore.core.events import BlocksFound, EndSession
-from kvstore.core.prefix import domain_id
+from kvstore.core.events import BlocksFound
+from kvstore.core.operations import EndSession
 from kvstore.core.sessions import Session
-from kvstore.core.types import BlockKey, NamespaceId, Retention, StoredSession, TenantId
+from kvstore.core.types import BlockKey, NamespaceId, Retention, StoredSession, TenantId, domain_id
 from tests.core.caller import Caller
 from tests.core.ops import free
 from tests.core.world import World, keys_of, make_store, stored_keys, text

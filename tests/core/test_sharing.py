@@ -2,8 +2,7 @@
 
 import pytest
 
-from kvstore.core.effects import AllocateResult, ForkResult, SwapResult, UpdateActivityResult
-from kvstore.core.events import Operation
+from kvstore.core.operations import AllocateResult, ForkResult, Operation, SwapResult, UpdateActivityResult
 from kvstore.core.types import Activity, Outcome, Retention, SequenceState
 from tests.core.caller import Caller
 from tests.core.ops import activity, allocate, commit, fork, free, swap_in, swap_out

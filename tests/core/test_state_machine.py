@@ -8,10 +8,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 from msgspec import structs
 
+from kvstore.core.calls import Detach, Step
 from kvstore.core.effects import DiskDelete, DiskNote, DiskSync, Effects
 from kvstore.core.errors import CheckFailed, PoolQuarantined
-from kvstore.core.events import Detach, Event, Operation, Step, TethersClosed
+from kvstore.core.events import Event, TethersClosed
 from kvstore.core.invariants import check_invariants
+from kvstore.core.operations import Operation
 from kvstore.core.phases import PHASES
 from kvstore.core.store import Store
 from kvstore.core.types import Activity, EngineState, Retention, SequenceState, StepNumber, SwapMode, Tier

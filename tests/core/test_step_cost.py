@@ -6,8 +6,8 @@ from types import FrameType
 
 import pytest
 
-from kvstore.core.effects import AllocateResult
-from kvstore.core.events import Operation, Step
+from kvstore.core.calls import Step
+from kvstore.core.operations import AllocateResult, Operation
 from kvstore.core.types import StepNumber
 from tests.core.caller import Caller
 from tests.core.ops import allocate, commit, free

@@ -2,9 +2,9 @@
 
 import pytest
 
-from kvstore.core.effects import AllocateResult, FreeResult
+from kvstore.core.calls import Step
 from kvstore.core.errors import FieldInvalid, SequenceUnknown, StepChanged, StepGap, StepMixed
-from kvstore.core.events import Operation, Step
+from kvstore.core.operations import AllocateResult, FreeResult, Operation
 from kvstore.core.types import Activity, Outcome, SequenceState, StepNumber
 from tests.core.caller import Caller
 from tests.core.ops import activity, allocate, commit, fork, free, swap_in, swap_out

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvstore.core.effects import SwapResult, UpdateActivityResult
+from kvstore.core.operations import SwapResult, UpdateActivityResult
 from kvstore.core.types import Activity, Outcome, SequenceState, SwapMode, Tier
 from tests.core.caller import Caller, moves
 from tests.core.ops import activity, allocate, commit, fork, free, swap_in, swap_out

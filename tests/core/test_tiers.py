@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvstore.core.effects import AllocateResult
+from kvstore.core.operations import AllocateResult
 from kvstore.core.types import Outcome, Retention, SequenceState, Tier
 from tests.core.caller import Caller, moves
 from tests.core.ops import allocate, end_session, free

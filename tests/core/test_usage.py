@@ -1,6 +1,6 @@
 """What the store tells of itself: hits once a sequence, sequences by state, frames by what holds them."""
 
-from kvstore.core.effects import SwapResult
+from kvstore.core.operations import SwapResult
 from kvstore.core.types import Activity, Outcome, SequenceState, SwapMode, Tier
 from kvstore.core.usage import TierUsage
 from tests.core.caller import Caller

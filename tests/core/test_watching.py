@@ -4,17 +4,18 @@ import random
 
 import pytest
 
-from kvstore.core.effects import (
+from kvstore.core.calls import KeepAlive, Watch
+from kvstore.core.effects import Effects
+from kvstore.core.events import BlocksFound
+from kvstore.core.invariants import found_by_tier
+from kvstore.core.notices import (
     BlocksRemoved,
     BlocksStored,
-    Effects,
     EngineGone,
     Happening,
     PressureChanged,
     SequenceMoved,
 )
-from kvstore.core.events import BlocksFound, KeepAlive, Watch
-from kvstore.core.invariants import found_by_tier
 from kvstore.core.types import BlockKey, Retention, SequenceState, StepNumber, Tier
 from kvstore.core.watching import KEYS_MAX
 from kvstore.sim.attempts import Failure, Passed, attempt

@@ -2,9 +2,10 @@
 
 import pytest
 
-from kvstore.core.effects import Done, PressureChanged
+from kvstore.core.answers import Done
+from kvstore.core.calls import SetLimits
 from kvstore.core.errors import FieldInvalid
-from kvstore.core.events import SetLimits
+from kvstore.core.notices import PressureChanged
 from kvstore.core.types import Pressure, Tier, Watermarks
 from tests.core.caller import Caller
 from tests.core.world import World, make_store

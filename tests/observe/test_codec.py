@@ -9,7 +9,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 import pytest
 from msgspec import Struct
 
-from kvstore.core import effects, events
+from kvstore.core import answers, calls, effects, events, notices, operations
 from kvstore.core.config import StoreConfig
 from kvstore.core.errors import CheckFailed
 from kvstore.core.types import StoredKey
@@ -17,9 +17,10 @@ from kvstore.observe.codec import Undecodable, _Codec, decode, encode
 from kvstore.observe.records import Entry, Heading, Record
 from kvstore.observe.v1 import journal_pb2 as pb
 
+MODULES = (operations, calls, events, notices, answers, effects)
 KINDS = {
     value
-    for module in (effects, events)
+    for module in MODULES
     for value in vars(module).values()
     if isinstance(value, type) and issubclass(value, Struct) and value is not Struct
 }

@@ -4,10 +4,13 @@ from collections import Counter
 
 import pytest
 
-from kvstore.core.effects import AllocateResult, Effects, StepAnswer, SwapResult
+from kvstore.core.answers import StepAnswer
+from kvstore.core.calls import Lookup, Single, Step, Watch
+from kvstore.core.effects import Effects
 from kvstore.core.errors import CheckFailed, FieldInvalid
-from kvstore.core.events import Allocate, Event, Fork, Grow, Lookup, Single, Step, Tick, TransferEnded, Watch
+from kvstore.core.events import Event, Tick, TransferEnded
 from kvstore.core.lanes import COPY, LOAD, READ, WRITE
+from kvstore.core.operations import Allocate, AllocateResult, Fork, Grow, SwapResult
 from kvstore.core.store import Store
 from kvstore.core.types import GPU, OK, Tier, TransferId
 from kvstore.observe.counting import SECONDS, Counts, Histogram

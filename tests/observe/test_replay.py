@@ -5,9 +5,11 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from kvstore.core.effects import Effects, StepAnswer
+from kvstore.core.answers import StepAnswer
+from kvstore.core.calls import Detach, KeepAlive
+from kvstore.core.effects import Effects
 from kvstore.core.errors import CheckFailed, KVStoreError
-from kvstore.core.events import BlocksFound, Detach, KeepAlive
+from kvstore.core.events import BlocksFound
 from kvstore.core.types import StepNumber
 from kvstore.observe.reading import find_runs
 from kvstore.observe.records import Entry, Failure, Refusal

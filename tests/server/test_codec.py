@@ -7,8 +7,28 @@ from typing import Any
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
-from kvstore.core import effects, events
+from kvstore.core.answers import FrameCopy, KeepAliveAnswer, LookupAnswer, StepAnswer
+from kvstore.core.calls import Detach, KeepAlive, Lookup
 from kvstore.core.errors import FieldInvalid
+from kvstore.core.notices import PressureChanged, SequenceMoved
+from kvstore.core.operations import (
+    Allocate,
+    AllocateResult,
+    Commit,
+    CommitResult,
+    Decision,
+    EndSession,
+    EndSessionResult,
+    Fork,
+    ForkResult,
+    Free,
+    FreeResult,
+    Result,
+    Swap,
+    SwapResult,
+    UpdateActivity,
+    UpdateActivityResult,
+)
 from kvstore.core.types import (
     Activity,
     BlockKey,
@@ -85,7 +105,7 @@ def test_a_step_of_every_operation_is_decoded_field_by_field() -> None:
     event = decode_step(request, 12.5)
     assert (event.time, event.engine, event.step, event.completed_step) == (12.5, ENGINE, 7, 5)
     assert event.operations == (
-        events.Allocate(
+        Allocate(
             sequence=SequenceId(2**64 - 1),
             token_count=33,
             block_keys=KEYS,
@@ -95,12 +115,12 @@ def test_a_step_of_every_operation_is_decoded_field_by_field() -> None:
             known_blocks=1,
             tenant="ann",
         ),
-        events.Fork(parent=SequenceId(1), children=(SequenceId(2), SequenceId(3))),
-        events.Swap(sequence=SequenceId(1), direction=Direction.OUT, mode=SwapMode.KEEP, filled_tokens=9),
-        events.Free(sequences=(SequenceId(4), SequenceId(5)), retention=Retention.SESSION),
-        events.Commit(sequence=SequenceId(1), first_block=2, block_keys=KEYS),
-        events.UpdateActivity(sequence=SequenceId(1), activity=Activity.PARKED, resume_delay_seconds=1.5),
-        events.EndSession(session="chat", tenant="ann"),
+        Fork(parent=SequenceId(1), children=(SequenceId(2), SequenceId(3))),
+        Swap(sequence=SequenceId(1), direction=Direction.OUT, mode=SwapMode.KEEP, filled_tokens=9),
+        Free(sequences=(SequenceId(4), SequenceId(5)), retention=Retention.SESSION),
+        Commit(sequence=SequenceId(1), first_block=2, block_keys=KEYS),
+        UpdateActivity(sequence=SequenceId(1), activity=Activity.PARKED, resume_delay_seconds=1.5),
+        EndSession(session="chat", tenant="ann"),
     )
 
 
@@ -111,21 +131,21 @@ def test_unset_fields_take_the_core_defaults() -> None:
         pb.Operation(update_activity=pb.UpdateActivityRequest(sequence=1, activity=pb.ACTIVITY_WAITING)),
     )
     swap, free, activity = decode_step(request, 0.0).operations
-    assert swap == events.Swap(sequence=SequenceId(1), direction=Direction.IN)
-    assert free == events.Free(sequences=(SequenceId(4),))
-    assert activity == events.UpdateActivity(sequence=SequenceId(1), activity=Activity.WAITING)
+    assert swap == Swap(sequence=SequenceId(1), direction=Direction.IN)
+    assert free == Free(sequences=(SequenceId(4),))
+    assert activity == UpdateActivity(sequence=SequenceId(1), activity=Activity.WAITING)
 
 
 def test_calls_outside_a_step() -> None:
     request = pb.KeepAliveRequest(name=NAME, completed_step=4, wait=Duration(seconds=2), seen_revision=9)
     event, wait = decode_keep_alive(request, 1.0)
     assert wait == 2.0
-    assert event == events.KeepAlive(
+    assert event == KeepAlive(
         time=1.0, engine=ENGINE, completed_step=StepNumber(4), seen_revision=Revision(9)
     )
-    assert decode_detach(pb.DetachRequest(name=NAME), 1.0) == events.Detach(time=1.0, engine=ENGINE)
+    assert decode_detach(pb.DetachRequest(name=NAME), 1.0) == Detach(time=1.0, engine=ENGINE)
     lookup = decode_lookup(pb.LookupRequest(engine=NAME, tenant="ann", block_keys=KEYS), 1.0)
-    assert lookup == events.Lookup(time=1.0, engine=ENGINE, block_keys=KEYS, tenant="ann")
+    assert lookup == Lookup(time=1.0, engine=ENGINE, block_keys=KEYS, tenant="ann")
     allocate = decode_allocate(pb.AllocateRequest(engine=NAME, sequence=1, token_count=5))
     assert decode_single(NAME, allocate, 1.0).operation == allocate
 
@@ -205,7 +225,7 @@ def test_names_of_engines_have_one_form(name: str) -> None:
         lambda: decode_keep_alive(pb.KeepAliveRequest(name=name), 0.0),
         lambda: decode_detach(pb.DetachRequest(name=name), 0.0),
         lambda: decode_lookup(pb.LookupRequest(engine=name), 0.0),
-        lambda: decode_single(name, events.Free(sequences=()), 0.0),
+        lambda: decode_single(name, Free(sequences=()), 0.0),
     ):
         with pytest.raises(FieldInvalid) as refused:
             decode()
@@ -253,8 +273,8 @@ def test_a_wait_is_not_negative() -> None:
 
 
 def test_a_step_answer_of_every_result_is_encoded() -> None:
-    results: tuple[effects.Result, ...] = (
-        effects.AllocateResult(
+    results: tuple[Result, ...] = (
+        AllocateResult(
             outcome=Outcome.OK,
             state=SequenceState.SWAPPING_IN,
             cached_tokens=48,
@@ -263,21 +283,21 @@ def test_a_step_answer_of_every_result_is_encoded() -> None:
             frames_short=1,
             tier_tokens=(16, 32, 0),
         ),
-        effects.ForkResult(outcome=Outcome.LATER),
-        effects.SwapResult(
+        ForkResult(outcome=Outcome.LATER),
+        SwapResult(
             outcome=Outcome.OK,
             state=SequenceState.SWAPPING_OUT,
             block_table=(Frame(1),),
             valid_tokens=3,
             frames_short=2,
-            decision=effects.Decision(time=1.0, kind="swap_out", chosen="keep", inputs=(("tokens", 9.0),)),
+            decision=Decision(time=1.0, kind="swap_out", chosen="keep", inputs=(("tokens", 9.0),)),
         ),
-        effects.FreeResult(),
-        effects.CommitResult(),
-        effects.UpdateActivityResult(outcome=Outcome.NEVER, state=SequenceState.DROPPED),
-        effects.EndSessionResult(),
+        FreeResult(),
+        CommitResult(),
+        UpdateActivityResult(outcome=Outcome.NEVER, state=SequenceState.DROPPED),
+        EndSessionResult(),
     )
-    moved = effects.SequenceMoved(
+    moved = SequenceMoved(
         engine=ENGINE,
         revision=Revision(8),
         sequence=SequenceId(1),
@@ -285,11 +305,11 @@ def test_a_step_answer_of_every_result_is_encoded() -> None:
         block_table=(Frame(4),),
         valid_tokens=16,
     )
-    pressure = effects.PressureChanged(revision=Revision(9), tier=Tier.GPU, pressure=Pressure.FULL)
-    answer = effects.StepAnswer(
+    pressure = PressureChanged(revision=Revision(9), tier=Tier.GPU, pressure=Pressure.FULL)
+    answer = StepAnswer(
         step=StepNumber(7),
         results=results,
-        copies=(effects.FrameCopy(source=Frame(1), target=Frame(2)),),
+        copies=(FrameCopy(source=Frame(1), target=Frame(2)),),
         revision=Revision(9),
         notices=(moved, pressure),
         lease_expire_time=clock.now(),
@@ -340,13 +360,13 @@ def test_a_moment_is_the_same_timestamp_again(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_keep_alive_and_lookup_answers() -> None:
-    answer = effects.KeepAliveAnswer(
+    answer = KeepAliveAnswer(
         state=EngineState.EXPIRED, lease_expire_time=clock.now(), revision=Revision(3), notices=()
     )
     message = encode_keep_alive(ENGINE, answer, 2**64 - 1)
     assert (message.engine.name, message.engine.state) == (NAME, pb.Engine.EXPIRED)
     assert (message.engine.store_epoch, message.events.revision) == (2**64 - 1, 3)
-    lookup = encode_lookup(effects.LookupAnswer(blocks_cached=3, blocks_by_tier=(1, 0, 2)))
+    lookup = encode_lookup(LookupAnswer(blocks_cached=3, blocks_by_tier=(1, 0, 2)))
     assert (lookup.blocks_cached, dict(lookup.blocks_by_tier)) == (3, {"gpu": 1, "disk": 2})
 
 

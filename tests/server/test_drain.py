@@ -94,6 +94,26 @@ def test_what_runs_is_written_and_goes_on_and_a_restart_finds_it(
         ]
 
 
+def test_a_wish_starts_nothing_before_a_restart(make_service: MakeService, disk: tuple[str, ...]) -> None:
+    service = make_service(*disk).start()
+    with service.stub() as stub, Engine(stub) as engine:
+        fill(engine, 1, range(3))
+        stub.Drain(pb.DrainRequest(timeout=Duration(seconds=30)), timeout=60)
+    assert service.end() == 0
+    service.start()
+    keys = [key(number) for number in range(3)]
+    with service.stub() as stub, Engine(stub) as engine:
+        wish = pb.PrefetchRequest(engine=engine.name, block_keys=keys)
+        stub.Drain(pb.DrainRequest(timeout=Duration(seconds=5)), timeout=20)
+        assert stub.Prefetch(wish) == pb.PrefetchResponse()
+        wrong = pb.PrefetchRequest(engine=engine.name, block_keys=keys, target=pb.TIER_DISK)
+        with pytest.raises(grpc.RpcError) as error:
+            stub.Prefetch(wrong)
+        assert refusal(error.value).reason == "FIELD_INVALID"
+        stub.Drain(pb.DrainRequest(cancel=True))
+        assert stub.Prefetch(wish).blocks_started == 3
+
+
 def test_new_work_is_refused_and_taken_again_after_a_cancel(service: Service) -> None:
     with service.stub() as stub, Engine(stub) as engine:
         engine.step(allocate(1, 8))
@@ -248,7 +268,7 @@ def test_a_drain_that_is_cancelled_waits_no_longer(tmp_path: Path, monkeypatch: 
         assert await draining == (0, 6)
         gate.set()
         # What was on its way is not called back.
-        await driver.drain(DEADLINE_SECONDS)
+        await driver.end_transfers(DEADLINE_SECONDS)
         assert disk_frames_used(driver) == 6
 
     run(scenario, config_for(tmp_path, disk_bytes=16 << 20))
@@ -259,7 +279,7 @@ def test_one_who_attaches_while_a_drain_begins_is_refused_and_finds_the_pools_la
         coming = asyncio.create_task(attach(driver))
         await asyncio.sleep(0)
         await driver.drain_to_disk(0.0)
-        serving, text = driver.health_text()
+        serving, text = driver.reports.health_page()
         assert (serving, text.splitlines()[:2]) == (
             False,
             ["not serving", "draining: no new work is taken"],
@@ -267,8 +287,8 @@ def test_one_who_attaches_while_a_drain_begins_is_refused_and_finds_the_pools_la
         with pytest.raises(Draining):
             await coming
         driver.cancel_drain()
-        assert driver.health_text()[0]
+        assert driver.reports.health_page()[0]
         assert (await attach(driver)).answer.created
-        assert {tier.tier for tier in driver.usage().tiers} == {Tier.GPU, Tier.CPU}
+        assert {tier.tier for tier in driver.reports.usage().tiers} == {Tier.GPU, Tier.CPU}
 
     run(scenario, config_for(tmp_path))

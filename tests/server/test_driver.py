@@ -13,28 +13,18 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 
 from kvstore.core import events
-from kvstore.core.effects import AttachAnswer, KeepAliveAnswer, LookupAnswer, StepAnswer
-from kvstore.core.errors import (
-    CheckFailed,
-    EngineExpired,
-    FieldInvalid,
-    LayoutMismatch,
-    PoolUnavailable,
-)
+from kvstore.core.answers import AttachAnswer, KeepAliveAnswer, LookupAnswer, StepAnswer
+from kvstore.core.calls import Detach, KeepAlive, Lookup, Step
+from kvstore.core.errors import CheckFailed, EngineExpired, FieldInvalid, LayoutMismatch, PoolUnavailable
+from kvstore.core.operations import Allocate, Commit, Free, Operation
 from kvstore.core.store import Store
-from kvstore.core.types import (
-    BlockKey,
-    EngineId,
-    Retention,
-    SequenceId,
-    StepNumber,
-    Tier,
-)
+from kvstore.core.types import BlockKey, EngineId, Retention, SequenceId, StepNumber, Tier
 from kvstore.server import pools
+from kvstore.server.attaching import Attached
 from kvstore.server.clock import now
 from kvstore.server.config import ServeConfig
 from kvstore.server.decode import AttachCall
-from kvstore.server.driver import Attached, Driver
+from kvstore.server.driver import Driver
 from kvstore.server.layout import Layout
 from kvstore.server.server import serve
 from kvstore.tiers.disk import DiskTier
@@ -91,8 +81,8 @@ def attach(driver: Driver, layout: Layout = LAYOUT) -> Coroutine[None, None, Att
     return driver.attach(call)
 
 
-def step(engine: EngineId, number: int, *operations: events.Operation) -> events.Step:
-    return events.Step(
+def step(engine: EngineId, number: int, *operations: Operation) -> Step:
+    return Step(
         time=now(),
         engine=engine,
         step=StepNumber(number),
@@ -101,8 +91,8 @@ def step(engine: EngineId, number: int, *operations: events.Operation) -> events
     )
 
 
-def keep_alive(engine: EngineId, completed: int = 0) -> events.KeepAlive:
-    return events.KeepAlive(time=now(), engine=engine, completed_step=StepNumber(completed))
+def keep_alive(engine: EngineId, completed: int = 0) -> KeepAlive:
+    return KeepAlive(time=now(), engine=engine, completed_step=StepNumber(completed))
 
 
 def key(number: int) -> BlockKey:
@@ -113,11 +103,9 @@ def key(number: int) -> BlockKey:
 def commit_turn(driver: Driver, engine: EngineId, blocks: int) -> None:
     """The finished turn of a session, which goes down to disk by itself."""
     keys = tuple(key(number) for number in range(blocks))
-    allocate = events.Allocate(
-        sequence=SequenceId(1), token_count=4 * blocks, block_keys=keys[:-1], session="chat"
-    )
-    commit = events.Commit(sequence=SequenceId(1), first_block=0, block_keys=keys)
-    free = events.Free(sequences=(SequenceId(1),), retention=Retention.SESSION)
+    allocate = Allocate(sequence=SequenceId(1), token_count=4 * blocks, block_keys=keys[:-1], session="chat")
+    commit = Commit(sequence=SequenceId(1), first_block=0, block_keys=keys)
+    free = Free(sequences=(SequenceId(1),), retention=Retention.SESSION)
     for number, operations in enumerate([(allocate,), (commit, free), ()], start=1):
         driver.ask(step(engine, number, *operations), StepAnswer)
 
@@ -125,15 +113,15 @@ def commit_turn(driver: Driver, engine: EngineId, blocks: int) -> None:
 def finish_turn(driver: Driver, engine: EngineId, turn: int) -> None:
     """Ten blocks of a chat of its own, in three steps, turn by turn from 0 on."""
     keys = tuple(key(100 * turn + number) for number in range(10))
-    allocate = events.Allocate(sequence=SequenceId(turn), token_count=40, session=f"chat {turn}")
-    commit = events.Commit(sequence=SequenceId(turn), first_block=0, block_keys=keys)
-    free = events.Free(sequences=(SequenceId(turn),), retention=Retention.SESSION)
+    allocate = Allocate(sequence=SequenceId(turn), token_count=40, session=f"chat {turn}")
+    commit = Commit(sequence=SequenceId(turn), first_block=0, block_keys=keys)
+    free = Free(sequences=(SequenceId(turn),), retention=Retention.SESSION)
     for number, operations in enumerate([(allocate,), (commit, free), ()], start=3 * turn + 1):
         driver.ask(step(engine, number, *operations), StepAnswer)
 
 
 def disk_frames_used(driver: Driver) -> int:
-    [usage] = [tier for tier in driver.usage().tiers if tier.tier is Tier.DISK]
+    [usage] = [tier for tier in driver.reports.usage().tiers if tier.tier is Tier.DISK]
     return usage.frames_total - usage.frames_free
 
 
@@ -142,7 +130,7 @@ def disk_frames_used(driver: Driver) -> int:
 
 def test_before_the_first_attach_there_is_no_store(tmp_path: Path) -> None:
     async def scenario(driver: Driver, stopped: Stopped) -> None:
-        assert [(tier.tier, tier.frames_total) for tier in driver.usage().tiers] == [
+        assert [(tier.tier, tier.frames_total) for tier in driver.reports.usage().tiers] == [
             (Tier.GPU, 0),
             (Tier.CPU, 0),
         ]
@@ -151,7 +139,7 @@ def test_before_the_first_attach_there_is_no_store(tmp_path: Path) -> None:
             driver.ask(step(engine, 1), StepAnswer)
         with pytest.raises(EngineExpired):
             await driver.keep_alive(keep_alive(engine), 1.0)
-        driver.detach(events.Detach(time=now(), engine=engine))
+        driver.detach(Detach(time=now(), engine=engine))
 
     run(scenario, config_for(tmp_path))
 
@@ -161,7 +149,7 @@ def test_all_who_attach_at_once_share_one_pool(tmp_path: Path) -> None:
         attached = await asyncio.gather(*(attach(driver) for _ in range(5)))
         assert len({id(each.pools.gpu) for each in attached}) == 1
         assert len({each.answer.engine for each in attached}) == 5
-        [gpu, cpu] = driver.usage().tiers
+        [gpu, cpu] = driver.reports.usage().tiers
         assert (gpu.frames_total, cpu.frames_total) == (FRAMES, 64)
 
     run(scenario, config_for(tmp_path))
@@ -174,7 +162,7 @@ def test_the_pools_are_made_though_the_first_caller_has_gone(tmp_path: Path) -> 
         impatient.cancel()
         await asyncio.wait([impatient])
         assert (await attach(driver)).answer.created
-        assert len(driver.usage().engines) == 1
+        assert len(driver.reports.usage().engines) == 1
 
     run(scenario, config_for(tmp_path))
 
@@ -373,13 +361,13 @@ def test_what_is_on_its_way_is_drained_to_disk_and_found_again(tmp_path: Path) -
 
     async def write(driver: Driver, stopped: Stopped) -> None:
         commit_turn(driver, (await attach(driver)).answer.engine, 6)
-        await driver.drain(10.0)
+        await driver.end_transfers(10.0)
         assert disk_frames_used(driver) == 6
 
     async def find(driver: Driver, stopped: Stopped) -> None:
         engine = (await attach(driver)).answer.engine
         keys = tuple(key(number) for number in range(6))
-        lookup = events.Lookup(time=now(), engine=engine, block_keys=keys)
+        lookup = Lookup(time=now(), engine=engine, block_keys=keys)
         assert driver.ask(lookup, LookupAnswer).blocks_by_tier == (0, 0, 6)
 
     run(write, config)
@@ -391,13 +379,13 @@ def test_what_the_scrub_finds_bad_is_found_by_nobody(tmp_path: Path) -> None:
 
     async def write(driver: Driver, stopped: Stopped) -> None:
         commit_turn(driver, (await attach(driver)).answer.engine, 6)
-        await driver.drain(10.0)
+        await driver.end_transfers(10.0)
 
     async def find(driver: Driver, stopped: Stopped) -> None:
         engine = (await attach(driver)).answer.engine
         keys = tuple(key(number) for number in range(6))
         for _ in count():
-            lookup = events.Lookup(time=now(), engine=engine, block_keys=keys)
+            lookup = Lookup(time=now(), engine=engine, block_keys=keys)
             if driver.ask(lookup, LookupAnswer).blocks_cached < 6:
                 break
             await asyncio.sleep(0.01)
@@ -417,15 +405,15 @@ def test_a_smaller_disk_than_before_keeps_what_fits(tmp_path: Path) -> None:
         engine = (await attach(driver)).answer.engine
         for turn in range(80):
             finish_turn(driver, engine, turn)
-            await driver.drain(10.0)
+            await driver.end_transfers(10.0)
         assert disk_frames_used(driver) == 800
 
     async def find(driver: Driver, stopped: Stopped) -> None:
         engine = (await attach(driver)).answer.engine
-        [disk] = [tier for tier in driver.usage().tiers if tier.tier is Tier.DISK]
+        [disk] = [tier for tier in driver.reports.usage().tiers if tier.tier is Tier.DISK]
         assert disk.frames_total < 800
         assert disk_frames_used(driver) > 0
-        lookup = events.Lookup(time=now(), engine=engine, block_keys=(key(7900),))
+        lookup = Lookup(time=now(), engine=engine, block_keys=(key(7900),))
         assert driver.ask(lookup, LookupAnswer).blocks_cached == 1
 
     run(write, config_for(tmp_path, disk_bytes=16 << 20))
@@ -439,7 +427,7 @@ def test_a_stop_with_copies_still_queued_is_a_clean_one(tmp_path: Path) -> None:
         engine = (await attach(driver)).answer.engine
         for turn in range(20):
             finish_turn(driver, engine, turn)
-        assert driver.usage().tiers[1].blocks_moved_in < 200
+        assert driver.reports.usage().tiers[1].blocks_moved_in < 200
         assert await driver.close(5.0)
         assert driver.failure is None
 

@@ -5,11 +5,12 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from kvstore.core.effects import BlocksStored, EngineGone, Happening
 from kvstore.core.errors import CheckFailed, RevisionCompacted
+from kvstore.core.notices import BlocksStored, EngineGone, Happening
 from kvstore.core.types import BlockKey, EngineId, NamespaceId, Revision, TenantId, Tier
 from kvstore.server import events as module
-from kvstore.server.calls import Stopped, TooManyStreams
+from kvstore.server.calls import Stopped
+from kvstore.server.errors import TooManyStreams
 from kvstore.server.events import BATCH_EVENTS_MAX, EventRing, Events
 from kvstore.server.watchers import Watchers
 

@@ -8,7 +8,7 @@ import pytest
 from kvstore.client import operations as ops
 from kvstore.client.errors import Refused, from_rpc
 from kvstore.client.tables import BlockTables
-from kvstore.core.effects import StepAnswer
+from kvstore.core.answers import StepAnswer
 from kvstore.core.errors import FieldInvalid, KVStoreError
 from kvstore.core.store import Store
 from kvstore.server.clock import now

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import grpc
 import pytest
+from google.protobuf.duration_pb2 import Duration
 
 from kvstore.core.effects import Effects
 from kvstore.core.events import TransferEnded
@@ -19,6 +20,7 @@ from kvstore.server.metrics_list import METRICS
 from kvstore.server.metrics_reading import Metric, Seen
 from kvstore.tiers.disk import DiskTier
 from kvstore.v1 import kvstore_pb2 as pb
+from kvstore.v1.kvstore_pb2_grpc import KVStoreStub
 from tests.core.caller import Caller
 from tests.core.world import World, keys_of, make_store, text
 from tests.observe.test_counting import count
@@ -97,12 +99,20 @@ def test_7_04_every_metric_of_the_service_moves_over_http(make_service, folder: 
             _steps_of_every_kind(engine, watch)
             samples = watch.look()
             usage = stub.GetUsage(pb.GetUsageRequest(), timeout=DEADLINE_SECONDS)
+        _a_drain_begins_and_is_cancelled(stub, watch)
         _an_engine_falls_silent(stub, watch)
     assert watch.metrics() >= {metric.name for metric in METRICS} - CONSTANT - BY_HAND
     _check_identities(samples, usage)
     for name in CONSTANT:
         assert any(value > 0 for each, value in watch.now.items() if each.startswith(name)), name
     assert watch.now["kvstore_metrics_errors_total"] == 0
+
+
+def _a_drain_begins_and_is_cancelled(stub: KVStoreStub, watch: Watch) -> None:
+    stub.Drain(pb.DrainRequest(timeout=Duration(seconds=1)), timeout=DEADLINE_SECONDS)
+    assert watch.look()["kvstore_draining"] == 1
+    stub.Drain(pb.DrainRequest(cancel=True), timeout=DEADLINE_SECONDS)
+    assert watch.look()["kvstore_draining"] == 0
 
 
 def _a_turn_goes_to_disk_and_comes_back(engine: Engine, watch: Watch) -> None:

@@ -15,6 +15,7 @@ from kvstore.core.errors import CheckFailed, ConfigInvalid
 from kvstore.server import metrics_http
 from kvstore.server.driver import Driver
 from kvstore.server.metrics_http import CONNECTIONS_MAX, MetricsServer, parse_metrics_address
+from kvstore.v1 import kvstore_pb2 as pb
 from tests.server.harness import DEADLINE_SECONDS, Engine, Service, allocate, until
 from tests.server.scraping import get, port_of, scrape
 from tests.server.test_driver import config_for
@@ -298,6 +299,11 @@ def test_health_of_the_service(make_service) -> None:
     assert (answer.status, answer.text) == (200, "ok\nno engine has attached yet\n")
     with service.stub() as stub, Engine(stub):
         assert get(port, "/healthz").text == "ok\n"
+        stub.Drain(pb.DrainRequest(), timeout=DEADLINE_SECONDS)
+        answer = get(port, "/healthz")
+        assert (answer.status, answer.text) == (503, "not serving\ndraining: no new work is taken\n")
+        stub.Drain(pb.DrainRequest(cancel=True), timeout=DEADLINE_SECONDS)
+        assert get(port, "/healthz").status == 200
     assert service.end(signal.SIGTERM) == 0
     with pytest.raises(ConnectionError):
         get(port, "/healthz")
@@ -306,14 +312,14 @@ def test_health_of_the_service(make_service) -> None:
 def test_health_after_a_bug(folder: Path) -> None:
     async def main() -> None:
         driver = Driver(config_for(folder), None, lambda: None)
-        assert driver.health_text() == (True, "ok\nno engine has attached yet\n")
+        assert driver.reports.health_page() == (True, "ok\nno engine has attached yet\n")
 
         class Failed:
             failure = CheckFailed("a frame was given back twice")
 
-        driver._running = Failed()  # type: ignore[assignment]
-        assert driver.health_text() == (False, "failed: a frame was given back twice\n")
-        driver._running = None
+        driver._parts.running = Failed()  # type: ignore[assignment]
+        assert driver.reports.health_page() == (False, "failed: a frame was given back twice\n")
+        driver._parts.running = None
         await driver.close(1.0)
 
     asyncio.run(main())

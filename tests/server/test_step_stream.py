@@ -7,7 +7,8 @@ from contextlib import ExitStack, contextmanager
 import grpc
 import pytest
 
-from kvstore.server.calls import STREAMS_MAX, Streams, TooManyStreams
+from kvstore.server.calls import STREAMS_MAX, Streams
+from kvstore.server.errors import TooManyStreams, status_of
 from kvstore.server.service import CALLS_MAX
 from kvstore.v1 import kvstore_pb2 as pb
 from kvstore.v1.kvstore_pb2_grpc import KVStoreStub
@@ -133,8 +134,9 @@ def test_streams_leave_places_for_other_calls() -> None:
     with ExitStack() as places:
         for _ in range(STREAMS_MAX):
             places.enter_context(streams.place())
-        with pytest.raises(TooManyStreams), streams.place():
+        with pytest.raises(TooManyStreams, match="1024 streams are open already") as refused, streams.place():
             pass
+        assert status_of(refused.value).code is grpc.StatusCode.RESOURCE_EXHAUSTED
     with streams.place():
         pass
     assert STREAMS_MAX < CALLS_MAX

@@ -15,9 +15,10 @@ import pytest
 from kvstore.cli.watch import describe
 from kvstore.client.client import Client
 from kvstore.client.errors import Refused, Unanswered
-from kvstore.core import events
-from kvstore.core.effects import BlocksStored, StepAnswer
+from kvstore.core.answers import StepAnswer
 from kvstore.core.errors import EngineExpired
+from kvstore.core.notices import BlocksStored
+from kvstore.core.operations import Allocate
 from kvstore.core.types import BlockKey, NamespaceId, Revision, TenantId, Tier
 from kvstore.server import events as events_module
 from kvstore.server import watching
@@ -208,6 +209,7 @@ def test_those_who_watch_have_a_bound_and_a_stop_ends_them(service: Service) -> 
         with pytest.raises(grpc.RpcError) as error:
             Watcher(stub)
         assert error.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert refusal(error.value).reason == "TOO_MANY_STREAMS"
         watchers.pop().call.cancel()
         # The service hears of it when it does.
         until(lambda: _can_watch(stub), bool)
@@ -258,7 +260,7 @@ def test_one_who_does_not_read_is_told_so_when_it_does(
             call = KVStoreStub(channel).WatchEvents(pb.WatchEventsRequest())
             assert (await anext(aiter(call))).revision == 0
             for revision in range(1, 301):
-                driver._watching.events.add([stored(revision)])
+                driver._parts.watching.events.add([stored(revision)])
                 await asyncio.sleep(0)
             with pytest.raises(grpc.aio.AioRpcError) as error:
                 [None async for _ in call]
@@ -282,7 +284,7 @@ def test_the_store_tells_as_long_as_somebody_watches_and_a_while_longer(
         told: list[bool] = []
 
         def is_told() -> bool:
-            return driver._watching.events.is_on
+            return driver._parts.watching.events.is_on
 
         assert not is_told()
         first = driver.watch(call_of())
@@ -312,12 +314,12 @@ def test_the_store_tells_as_long_as_somebody_watches_and_a_while_longer(
 def test_to_watch_an_engine_renews_its_lease(tmp_path: Path) -> None:
     async def scenario(driver: Driver, stopped: Stopped) -> None:
         engine = (await attach(driver)).answer.engine
-        driver.ask(step(engine, 1, events.Allocate(sequence=1, token_count=4)), StepAnswer)  # type: ignore[arg-type]
-        [before] = driver.usage().engines
+        driver.ask(step(engine, 1, Allocate(sequence=1, token_count=4)), StepAnswer)  # type: ignore[arg-type]
+        [before] = driver.reports.usage().engines
         await asyncio.sleep(0.01)
         watcher = driver.watch(call_of(0, engine))
         await anext(watcher)
-        [after] = driver.usage().engines
+        [after] = driver.reports.usage().engines
         assert after.lease_expire_time > before.lease_expire_time
         await watcher.aclose()
 

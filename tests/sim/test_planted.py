@@ -3,9 +3,12 @@
 import msgspec
 import pytest
 
+from kvstore.core.answers import StepAnswer
+from kvstore.core.calls import Attach, Forget, Step
 from kvstore.core.config import StoreConfig
-from kvstore.core.effects import AllocateResult, Effects, StepAnswer, Transfer
-from kvstore.core.events import Attach, Event, Forget, Step, TransferEnded
+from kvstore.core.effects import Effects, Transfer
+from kvstore.core.events import Event, TransferEnded
+from kvstore.core.operations import AllocateResult
 from kvstore.core.store import Store
 from kvstore.core.types import Frame, NamespaceId, Outcome, StepNumber, TenantId, Tier
 from kvstore.sim.attempts import Failure, attempt, attempt_seed

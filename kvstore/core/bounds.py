@@ -1,0 +1,110 @@
+"""What a field of a call may be, whatever the engine holds: texts, keys, tenants, counts.
+
+Raises the refusal, with the field's name, or returns.
+"""
+
+from collections.abc import Sequence as Many
+
+from kvstore.core.calls import Prefetch, Retain
+from kvstore.core.config import StoreConfig
+from kvstore.core.errors import FieldInvalid, TenantRefused
+from kvstore.core.types import CPU, GPU, BlockKey, StepNumber, Tier
+
+__all__ = [
+    "CHILDREN_MAX",
+    "FREED_MAX",
+    "KEY_BYTES",
+    "at_most",
+    "check_chain",
+    "check_completed",
+    "check_keys",
+    "check_session",
+    "check_target",
+    "check_tenant",
+    "check_time_limit",
+]
+
+CHILDREN_MAX = 64
+FREED_MAX = 4096
+SESSION_BYTES_MAX = 256
+KEY_BYTES = 32
+# A week: what is to be kept for longer is asked for again.
+TTL_SECONDS_MAX = 7 * 86_400.0
+
+
+def check_completed(completed_step: StepNumber, oldest: StepNumber, newest: StepNumber) -> None:
+    if not oldest <= completed_step <= newest:
+        raise FieldInvalid(
+            f"not between {oldest} and {newest}",
+            field="completed_step",
+            value=completed_step,
+            remedy="name the last step whose GPU work has finished",
+        )
+
+
+def check_tenant(config: StoreConfig, tenant: str) -> None:
+    if tenant and tenant not in config.tenants:
+        raise TenantRefused(
+            "not a tenant of this socket",
+            field="tenant",
+            value=tenant,
+            remedy="name one of " + ", ".join(sorted(config.tenants)) + ", or none for the default",
+        )
+
+
+def check_chain(config: StoreConfig, event: Prefetch | Retain) -> None:
+    """A prompt by its keys, or a session by its name."""
+    check_tenant(config, event.tenant)
+    check_session(event.session)
+    if event.session and event.block_keys:
+        raise FieldInvalid(
+            "block_keys are named as well",
+            field="session",
+            value=event.session,
+            remedy="name a prompt by its keys, or a session",
+        )
+    if not event.session and not event.block_keys:
+        raise FieldInvalid(
+            "nothing is named", field="block_keys", value="", remedy="name keys of a prompt, or a session"
+        )
+    at_most("block_keys", len(event.block_keys), config.tokens_max // config.block_tokens)
+    check_keys(event.block_keys)
+
+
+def check_target(target: Tier) -> None:
+    if target not in (GPU, CPU):
+        raise FieldInvalid(
+            "not a tier to bring blocks up to", field="target", value=target.name, remedy="GPU or CPU"
+        )
+
+
+def check_time_limit(seconds: float) -> None:
+    if not 0 < seconds <= TTL_SECONDS_MAX:
+        remedy = f"above 0 and at most {TTL_SECONDS_MAX:g} seconds"
+        raise FieldInvalid("out of bounds", field="ttl", value=f"{seconds:g}s", remedy=remedy)
+
+
+def check_keys(keys: Many[BlockKey]) -> None:
+    if [*map(len, keys)].count(KEY_BYTES) == len(keys):
+        return
+    index, key = next((i, key) for i, key in enumerate(keys) if len(key) != KEY_BYTES)
+    raise FieldInvalid(
+        f"{len(key)} bytes long",
+        field=f"block_keys[{index}]",
+        value=key.hex()[:64],
+        remedy=f"a block key is a digest of {KEY_BYTES} bytes",
+    )
+
+
+def check_session(session: str) -> None:
+    at_most("session", len(session.encode()), SESSION_BYTES_MAX, "bytes")
+
+
+def at_most(field: str, value: int, most: int, unit: str = "") -> None:
+    if value > most:
+        raise FieldInvalid(
+            "too many" if unit else "too large",
+            field=field,
+            value=value,
+            remedy=f"at most {most} {unit}".rstrip(),
+        )

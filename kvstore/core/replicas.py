@@ -1,0 +1,100 @@
+"""Replicas of blocks: the frames that a tier gives them and takes back, and where a block is.
+
+Why a block gets or loses one is decided in `memory.py`; here the pools, the counts of the index and the
+order of eviction are kept in step.
+"""
+
+import numpy as np
+
+from kvstore.core.blocks import NO_FRAME, NO_OWNER, NO_ROW, Blocks
+from kvstore.core.errors import check
+from kvstore.core.pool import FramePool, Frames
+from kvstore.core.ports import EvictionPolicy
+from kvstore.core.prefix import PrefixIndex
+from kvstore.core.types import DISK, BlockKey, DomainId, Rows, StoredKey, Tier, WriterId, domain_parts
+
+__all__ = ["Replicas"]
+
+
+class Replicas:
+    """Of all blocks, in all tiers."""
+
+    def __init__(
+        self, blocks: Blocks, pools: tuple[FramePool, ...], prefix: PrefixIndex, eviction: EvictionPolicy
+    ) -> None:
+        self._blocks = blocks
+        self._pools = pools
+        self._prefix = prefix
+        self._eviction = eviction
+        # Blocks that have left the disk tier, to be told to the disk with the next effects.
+        self.deleted: list[StoredKey] = []
+
+    def add(self, tier: Tier, rows: Rows) -> None:
+        """Gives each block a frame in the tier, still to be filled. There is room."""
+        blocks = self._blocks
+        blocks.frame[tier][rows] = self._pools[tier].take(rows)
+        self._prefix.count_children(tier, rows[blocks.indexed[rows]], 1)
+
+    def drop(self, tier: Tier, rows: Rows) -> None:
+        """Gives the frames of these blocks in the tier back."""
+        blocks = self._blocks
+        indexed = rows[blocks.indexed[rows]]
+        if indexed.size:
+            if self._prefix.changes is not None:
+                self._prefix.changes.removed(tier, indexed[blocks.valid[tier][indexed]])
+            self._prefix.count_children(tier, indexed, -1)
+            self._eviction.forget(tier, indexed)
+        self.drop_private(tier, rows)
+
+    def drop_private(self, tier: Tier, rows: Rows) -> None:
+        """The same for blocks that can't be found."""
+        if not rows.size:
+            return
+        blocks = self._blocks
+        check(np.count_nonzero(blocks.pins[tier][rows]) == 0, "a pinned frame was given back")
+        if tier is DISK:
+            stored = rows[blocks.valid[tier][rows]].tolist()
+            self.deleted += [self.stored_key(row) for row in stored if not self._is_stored_again(row)]
+        self._pools[tier].give(blocks.frame[tier][rows].astype(np.intp))
+        blocks.frame[tier][rows] = NO_FRAME
+        blocks.valid[tier][rows] = False
+
+    def withhold(self, tier: Tier, rows: Rows) -> Frames:
+        """The blocks lose their frames in the tier, which were still to be filled; nobody gets them."""
+        blocks = self._blocks
+        check(not blocks.valid[tier][rows].any(), "a frame with content was withheld")
+        self._prefix.count_children(tier, rows[blocks.indexed[rows]], -1)
+        frames: Frames = blocks.frame[tier][rows].astype(np.intp)
+        self._pools[tier].withhold(frames)
+        blocks.frame[tier][rows] = NO_FRAME
+        return frames
+
+    def best_tier(self, rows: Rows) -> Rows:
+        """The uppermost tier in which each block is valid. Each is in one, if it is indexed."""
+        on_gpu, on_cpu, _ = self._blocks.valid
+        below = ~on_gpu[rows]
+        best: Rows = below.astype(np.intp)
+        if np.count_nonzero(below):
+            best[below] += ~on_cpu[rows[below]]
+        return best
+
+    def _is_stored_again(self, row: int) -> bool:
+        """Whether the bytes on disk under the block's key are those of a later block."""
+        blocks = self._blocks
+        known = self._prefix.find(DomainId(int(blocks.domain[row])), blocks.key[row])
+        return known is not None and known != row and bool(blocks.frame[DISK][known] != NO_FRAME)
+
+    def stored_key(self, row: int) -> StoredKey:
+        """The block as the disk names it."""
+        blocks = self._blocks
+        namespace, tenant = domain_parts(DomainId(int(blocks.domain[row])))
+        parent = int(blocks.parent[row])
+        return StoredKey(
+            namespace=namespace,
+            tenant=tenant,
+            key=blocks.key[row],
+            parent=BlockKey(b"") if parent == NO_ROW else blocks.key[parent],
+            writer=WriterId(int(blocks.writer[row])),
+            # A lone sequence's number means nothing to a later run.
+            owner=max(NO_OWNER, int(blocks.owner[row])),
+        )

@@ -1,0 +1,80 @@
+"""What the service tells of itself: usage, what is told beside it, and whether it serves, in words."""
+
+import msgspec
+
+from kvstore import __version__
+from kvstore.core.types import Pressure, Revision, Tier
+from kvstore.core.usage import TierUsage, Usage
+from kvstore.server.disk_size import DiskSize
+from kvstore.server.encode_usage import Facts, encode_usage
+from kvstore.server.parts import Parts
+from kvstore.v1 import kvstore_pb2 as pb
+
+__all__ = ["Reports"]
+
+
+class Reports:
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        disk = parts.disk
+        self._disk_size = DiskSize(lambda: disk.held_bytes) if disk is not None else None
+
+    def usage(self) -> Usage:
+        """Of the tiers that were asked for; they are empty before the first Attach."""
+        config, running = self._parts.config, self._parts.running
+        sizes = {Tier.GPU: config.gpu_bytes, Tier.CPU: config.cpu_bytes, Tier.DISK: config.disk_bytes}
+        if running is None:
+            tiers = tuple(_without_frames(tier) for tier, size in sizes.items() if size)
+            return Usage(revision=Revision(0), tiers=tiers, engines=())
+        usage = running.usage()
+        return msgspec.structs.replace(usage, tiers=tuple(tier for tier in usage.tiers if sizes[tier.tier]))
+
+    def usage_message(self) -> pb.Usage:
+        """With all that only the service knows, as the contract has it."""
+        return encode_usage(self.usage(), self._parts.counts, self._facts())
+
+    def health_page(self) -> tuple[bool, str]:
+        """Whether engines are served, and what there is to say, a line each."""
+        parts = self._parts
+        if parts.failure is not None:
+            return False, f"failed: {parts.failure}\n"
+        serving = parts.health.is_serving
+        lines = ["ok" if serving else "not serving"]
+        if parts.health.is_draining:
+            lines.append("draining: no new work is taken")
+        if parts.running is None:
+            lines.append("no engine has attached yet")
+        if parts.disk is not None and parts.disk.degraded:
+            lines.append(f"disk degraded: {parts.disk.degraded_reason}")
+        return serving, "\n".join(lines) + "\n"
+
+    def _facts(self) -> Facts:
+        parts, running = self._parts, self._parts.running
+        return Facts(
+            store_epoch=parts.store_epoch,
+            build=__version__,
+            start_wall=parts.start_wall,
+            disk_bytes=parts.config.disk_bytes,
+            draining=parts.health.is_draining,
+            disk_bytes_used=self._disk_size.read() if self._disk_size is not None else 0,
+            layout=running.layout if running is not None else None,
+            disk=parts.disk,
+            limits=parts.limits.links,
+            rates=parts.learnt.rates,
+            movers=running.movers if running is not None else {},
+        )
+
+
+def _without_frames(tier: Tier) -> TierUsage:
+    return TierUsage(
+        tier=tier,
+        frames_total=0,
+        frames_free=0,
+        frames_cached=0,
+        frames_pinned=0,
+        frames_quarantined=0,
+        pressure=Pressure.LOW,
+        blocks_moved_in=0,
+        blocks_failed=0,
+        blocks_evicted=0,
+    )
