@@ -13,7 +13,15 @@ import shutil
 import stat
 from pathlib import Path
 
-from kvstore.tiers.disk_environment import DATA_FILE, LOCK_FILE, WIPE, disk_invalid, is_other_format, probe
+from kvstore.tiers.disk_environment import (
+    DATA_FILE,
+    LOCK_FILE,
+    WIPE,
+    check_path,
+    disk_invalid,
+    is_other_format,
+    probe,
+)
 from kvstore.tiers.disk_format import segment_name
 from kvstore.tiers.files import sync_folder
 from kvstore.tiers.segments import segments_in
@@ -39,6 +47,7 @@ def claim_folder(folder: Path, *, wipe_incompatible: bool = False) -> int:
     The lock belongs to the descriptor, so it also keeps a second tier of this process out, and it
     ends with the process however that ends. In a folder of another program nothing is made or changed.
     """
+    check_path(folder)
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         _check_owner(folder, set(os.listdir(folder)))
