@@ -134,8 +134,8 @@ class Space:
 
     def _add(self, segment: int, used: NDArray[np.intp]) -> None:
         first = segment * self.geometry.segment_slots
-        used = np.union1d(used, np.array(self._barred_in(segment), np.intp))
-        self._slots.add(first, used, first + self._length(segment))
+        barred = np.array(self._barred_in(segment), np.intp)
+        self._slots.add(first, np.concatenate([used, barred]), first + self._length(segment))
 
     def _barred_in(self, segment: int) -> list[int]:
         return [slot for slot in self._barred if slot // self.geometry.segment_slots == segment]
