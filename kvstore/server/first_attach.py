@@ -48,6 +48,7 @@ class FirstAttach:
 
     async def store(self, layout: Layout) -> RunningStore:
         """All who attach meanwhile wait for the same; it goes on when the deadline of a caller has passed."""
+        self._parts.check_namespace(layout)
         frames = count_frames(self._parts.config, layout, self._parts.disk)
         if self._making is None:
             self._making = asyncio.create_task(self._make(layout, frames))

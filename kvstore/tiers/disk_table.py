@@ -204,10 +204,11 @@ class BlockTable:
         self._transact(lambda txn: txn.put(name, record, db=self._tables["meta"]))
 
     def clear(self) -> None:
-        """Forgets the blocks, the sessions and the geometry. Names stay."""
+        """Forgets the blocks, the sessions, the geometry, and the namespaces with their sizes. Other names
+        stay."""
 
         def work(txn: Any) -> None:
-            for table in ("blocks", "uses", "sessions"):
+            for table in ("blocks", "uses", "sessions", NameKind.NAMESPACE):
                 txn.drop(self._tables[table], delete=False)
             txn.delete(b"geometry", db=self._tables["meta"])
 
