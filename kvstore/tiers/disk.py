@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from kvstore.core.errors import CheckFailed, ConfigInvalid, LayoutMismatch, check
 from kvstore.core.types import SessionName, StoredKey, StoredSession
-from kvstore.tiers.disk_cap import CAP_BYTES_MIN, index_bytes, segment_slots, slot_count
+from kvstore.tiers.disk_cap import CAP_BYTES_MIN, blocks_max, index_bytes, segment_slots, slot_count
 from kvstore.tiers.disk_environment import WIPE, disk_invalid
 from kvstore.tiers.disk_folder import claim_folder, warn_of_space
 from kvstore.tiers.disk_format import Geometry, block_name
@@ -171,12 +171,12 @@ class DiskTier:
                     value=f"{ranks} x {block_bytes}",
                     remedy=WIPE,
                 )
-            return slot_count(self._cap_bytes, geometry.slot_bytes, geometry.segment_slots)
+            return blocks_max(slot_count(self._cap_bytes, geometry.slot_bytes, geometry.segment_slots))
         own = self.names.namespaces_of_size(block_bytes * ranks)
         others = storage.space.block_count - storage.space.blocks_of(own)
         if others:
             log.warning("%s: blocks of other sizes hold %d of its slots", self.folder, others)
-        return max(0, storage.space.room - others)
+        return max(0, storage.space.capacity - others)
 
     def would_wipe(self, block_bytes: int, ranks: int) -> bool:
         """Whether `lay_out` would delete all that is there."""

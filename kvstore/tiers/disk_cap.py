@@ -6,7 +6,7 @@ no segment is made that reaches behind the last slot. So nothing has to look at 
 
 import mmap
 
-__all__ = ["CAP_BYTES_MIN", "index_bytes", "segment_slots", "slot_count"]
+__all__ = ["CAP_BYTES_MIN", "blocks_max", "index_bytes", "segment_slots", "slot_count"]
 
 CAP_BYTES_MIN = 4 << 20
 # Lock files, the folder itself.
@@ -20,6 +20,8 @@ INDEX_SLOT_BYTES = 1024
 SEGMENT_HEAD_BYTES = 8192
 SEGMENT_BYTES_MAX = 1 << 30
 SEGMENTS = 16
+# One of so many slots is for no block: with a choice of slots, those of a batch lie together in a full tier.
+SPARE_ONE_OF = 32
 
 
 def segment_slots(cap_bytes: int, slot_bytes: int) -> int:
@@ -35,6 +37,11 @@ def slot_count(cap_bytes: int, slot_bytes: int, segment_slots: int, index_file_b
     if index_bytes(count) < index_file_bytes:
         count = (room - index_file_bytes) // slot_bytes
     return max(0, count)
+
+
+def blocks_max(slots: int) -> int:
+    """How many blocks there may be in so many slots."""
+    return slots - slots // SPARE_ONE_OF
 
 
 def index_bytes(slots: int) -> int:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvstore.core.types import NamespaceId
+from kvstore.tiers.disk_cap import blocks_max
 from kvstore.tiers.disk_format import BlockEntry, Geometry, namespace_of, segment_name
 from kvstore.tiers.disk_table import Removed
 from kvstore.tiers.files import Files
@@ -52,8 +53,13 @@ class Space:
 
     @property
     def room(self) -> int:
-        """Blocks that there may be at once."""
+        """Slots that can be filled."""
         return self.slot_count - self._obstructed_count - len(self._barred)
+
+    @property
+    def capacity(self) -> int:
+        """Blocks that there may be at once."""
+        return blocks_max(self.room)
 
     @property
     def block_count(self) -> int:

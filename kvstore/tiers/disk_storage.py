@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from kvstore.core.types import StoredKey
-from kvstore.tiers.disk_cap import index_bytes, slot_count
+from kvstore.tiers.disk_cap import blocks_max, index_bytes, slot_count
 from kvstore.tiers.disk_deleting import Deleter, commit
 from kvstore.tiers.disk_format import Geometry, key_of_name, segment_name
 from kvstore.tiers.disk_health import DiskCounts, WriteHealth
@@ -201,10 +201,10 @@ def _fit(
     left: list[Stock] = []
     for _ in range(FIT_TIMES):
         table.widen_map()
-        stock, more = cull(folder, table, stock, count)
+        stock, more = cull(folder, table, stock, blocks_max(count))
         left.append(more)
         count = min(count, _fit_index(folder, table, geometry, cap_bytes, count))
-        if len(stock) <= count:
+        if len(stock) <= blocks_max(count):
             break
     return stock, left, count
 

@@ -20,8 +20,9 @@ class Slots:
     def __init__(self, capacity: int, segment_slots: int) -> None:
         self._segment_slots = segment_slots
         self._is_free = np.zeros(capacity, np.bool_)
-        # The longest run of free slots in each segment.
+        # The longest run of free slots in each segment, and all of them.
         self._longest = np.zeros(-(-capacity // segment_slots), np.intp)
+        self._free = np.zeros_like(self._longest)
         self.free_count = 0
         # Of segments that are there.
         self.made_count = 0
@@ -40,16 +41,19 @@ class Slots:
         self._measure({first // self._segment_slots})
 
     def take(self, count: int, run: int) -> list[int]:
-        """So many free slots, in runs of `run` where there are such, the lowest first. Ascending."""
+        """So many free slots, in runs of `run` where there are such, the lowest first; of shorter ones in few
+        segments, for each is synced by itself. Ascending."""
         check(0 < count <= self.free_count, f"{count} slots of {self.free_count}")
         taken: list[int] = []
-        run = min(run, count)
         while len(taken) < count:
-            segments = np.flatnonzero(self._longest >= run)
-            if not segments.size:
-                run = max(1, run // 2)
-                continue
-            taken += self._take_in(int(segments[0]), count - len(taken), run)
+            left = count - len(taken)
+            whole = np.flatnonzero(self._longest >= min(run, left))
+            # Of those that hold as much of what is left, one that is touched anyway.
+            share = 2 * np.minimum(self._free, left)
+            touched = np.array(taken, np.intp) // self._segment_slots
+            share[touched] += share[touched] > 0
+            segment = whole[0] if whole.size else share.argmax()
+            taken += self._take_in(int(segment), left, min(run, left))
         return sorted(taken)
 
     def give(self, slots: Iterable[int]) -> None:
@@ -61,11 +65,14 @@ class Slots:
         self._measure(set((back // self._segment_slots).tolist()))
 
     def _take_in(self, segment: int, count: int, run: int) -> list[int]:
+        """The runs that are long enough; where none is, all, the longest first."""
         starts, lengths = self._runs(segment)
+        order = np.argsort(-lengths, kind="stable") if lengths.max() < run else np.flatnonzero(lengths >= run)
         taken: list[int] = []
-        for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
-            if length >= run and count > len(taken):
-                taken += range(start, start + min(length, count - len(taken)))
+        for start, length in zip(starts[order].tolist(), lengths[order].tolist(), strict=True):
+            taken += range(start, start + min(length, count - len(taken)))
+            if len(taken) == count:
+                break
         self._is_free[taken] = False
         self.free_count -= len(taken)
         self._measure({segment})
@@ -82,4 +89,5 @@ class Slots:
 
     def _measure(self, segments: Iterable[int]) -> None:
         for segment in segments:
-            self._longest[segment] = self._runs(segment)[1].max(initial=0)
+            lengths = self._runs(segment)[1]
+            self._longest[segment], self._free[segment] = lengths.max(initial=0), lengths.sum()

@@ -146,8 +146,13 @@ class BlockTierSuite:
                 kept |= self.written(tier, sizes, dict.fromkeys(range(first, min(first + 9, capacity)), 1))
                 assert folder_bytes(folder) <= CAP
             self.heal()
+            # A few slots are spare, so that a batch has a choice.
+            spare = tier._storage.space.free_count if tier._storage is not None else 0
+            assert spare <= capacity // 16
+            kept |= self.written(tier, sizes, dict.fromkeys(range(capacity, capacity + spare), 1))
+            self.heal()
             with pytest.raises(DiskWriteFailed, match="full"):
-                tier.write([stored_key(capacity)], sizes.filled({capacity: 1}))
+                tier.write([stored_key(90_000)], sizes.filled({90_000: 1}))
             assert folder_bytes(folder) <= CAP
             assert self.found(tier, sizes, kept) == kept
             check_space(tier)

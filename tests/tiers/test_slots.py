@@ -30,7 +30,17 @@ def test_where_there_are_no_runs_shorter_ones_are_taken():
     made = slots(used=tuple(range(0, 100, 2)))
     assert made.take(6, 4) == [1, 3, 5, 7, 9, 11]
     made.give([0, 2, 40])
-    assert made.take(4, 2) == [0, 2, 40, 41], "no run reaches over the end of a segment"
+    assert made.take(4, 2) == [40, 41, 43, 45], "no run reaches over the end of a segment"
+
+
+def test_a_batch_without_runs_lies_in_few_segments():
+    """Each costs a sync: that one is taken which has most of what is wanted, its longest runs first."""
+    made = slots(used=tuple(range(100)))
+    made.give([3, 25, 41, 44, 45, 47, 61, 81])
+    assert made.take(3, 8) == [41, 44, 45]
+    made.give([44])
+    assert made.take(3, 8) == [3, 44, 47]
+    assert made.take(3, 8) == [25, 61, 81]
 
 
 def test_a_segment_shorter_than_the_others():
