@@ -20,8 +20,7 @@ from engine.checkpoint import ModelNotFoundError
 from engine.model import Llama
 from engine.models import load_model_weights
 from engine.plain import answer_plainly
-from kvstore.client import operations
-from kvstore.client.client import Client, Layout
+from kvstore.client import Client, Layout, operations
 from kvstore.client.keys import block_keys
 from kvstore.v1 import kvstore_pb2 as pb
 
@@ -99,11 +98,13 @@ class _Store:
             client.step([])
             end = time.monotonic() + WAIT_SECONDS
             while (
-                next(each for each in client.usage().tiers if each.tier == pb.TIER_DISK).blocks_moved_in
+                next(
+                    each for each in client.operator.usage().tiers if each.tier == pb.TIER_DISK
+                ).blocks_moved_in
                 < BLOCKS
             ):
                 if time.monotonic() > end:
-                    raise SystemExit(f"not on disk within {WAIT_SECONDS:g} s: {client.usage()}")
+                    raise SystemExit(f"not on disk within {WAIT_SECONDS:g} s: {client.operator.usage()}")
                 client.wait_events(0.05)
 
     def bring_back(self) -> float:
