@@ -16,7 +16,7 @@ from kvstore.sim.report import report
 from kvstore.sim.shrink import shrink
 
 TURNS = 150
-SEEDS = range(12)
+SEEDS = range(300, 312)
 RUNS_MAX = 40
 
 
