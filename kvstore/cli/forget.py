@@ -54,7 +54,7 @@ def forget(
         whole = ", with what others use of it" if whole_chain else ""
         typer.confirm(f"Forget what is cached of {what}{whole}, on disk too?", abort=True)
     with Client(socket) as client:
-        answer = client.forget(**named, whole_chain=whole_chain, seconds=wait)
+        answer = client.operator.forget(**named, whole_chain=whole_chain, seconds=wait)
     if as_json:
         shown = {"blocks_forgotten": answer.blocks_forgotten, "done": answer.done}
         typer.echo(json.dumps(shown))

@@ -42,7 +42,7 @@ def limits(
     """Show, and set, rate limits and watermarks of a running service. What isn't named stays as it is."""
     asked = _asked(to_set or (), high_watermark or (), low_watermark or ())
     with Client(socket, deadline_seconds=DEADLINE_SECONDS) as client:
-        now = client.update_limits(asked)
+        now = client.operator.update_limits(asked)
     if as_json:
         typer.echo(json.dumps(MessageToDict(now, preserving_proto_field_name=True), indent=2))
         return

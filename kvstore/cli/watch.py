@@ -31,7 +31,9 @@ def watch(
     """Print events as they happen: sequences, blocks by tier, pressure, engines that are gone."""
     try:
         with Client(socket) as client:
-            for batch in client.watch_events(engine=check_text("--engine", engine), start_revision=start):
+            for batch in client.operator.watch_events(
+                engine=check_text("--engine", engine), start_revision=start
+            ):
                 for event in batch.events:
                     print(_json(event) if as_json else f"{event.revision:>10}  {describe(event)}")
                 # One who reads from a pipe waits for it.

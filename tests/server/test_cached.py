@@ -13,7 +13,8 @@ import grpc
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
-from kvstore.client.client import Client, Layout
+from kvstore.client.attaching import Layout
+from kvstore.client.client import Client
 from kvstore.v1 import kvstore_pb2 as pb
 from kvstore.v1.kvstore_pb2_grpc import KVStoreStub
 from tests.server.harness import (
@@ -199,7 +200,7 @@ def test_the_client_has_them_too(make_stored: Callable[..., Service]) -> None:
         keys = [key(number) for number in range(4)]
         assert client.prefetch(keys, target=pb.TIER_GPU) == 0  # They are there.
         assert client.retain(session="chat", seconds=30.0, priority=1) == 4 * BLOCK_BYTES
-        answer = client.forget(session="chat", seconds=DEADLINE_SECONDS)
+        answer = client.operator.forget(session="chat", seconds=DEADLINE_SECONDS)
         assert (answer.blocks_forgotten, answer.done) == (4, True)
         assert client.lookup(keys).blocks_cached == 0
 
