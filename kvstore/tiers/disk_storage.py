@@ -79,6 +79,7 @@ class Storage:
             self.space.open(segments)
             stock = move_below(folder, table, self.space, stock, counts)
             self.space.load(stock.slots, stock.blocks.namespace)
+            self.sessions = Sessions(folder, table, threads, health, count, stock.blocks)
         except BaseException:
             self.space.close()
             raise
@@ -99,7 +100,6 @@ class Storage:
         )
         self.reader = BlockReader(table, threads, self.space)
         self._threads = threads
-        self.sessions = Sessions(folder, table, threads, health, count, stock.blocks)
 
     def take_stock(self) -> Stock:
         """Anew, as it stands now. DiskFault where the index can't be read."""
