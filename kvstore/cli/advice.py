@@ -27,12 +27,16 @@ FLAGS = {pb.TIER_GPU: "--gpu", pb.TIER_CPU: "--cpu", pb.TIER_DISK: "--disk-bytes
 
 # What is found in a reason, in lower case, and what helps.
 DISK_REMEDIES = (
+    (
+        ("damaged", "corrupt"),
+        "stop the service and try `kvstore verify --repair`, which saves what is good; where that "
+        "doesn't help, delete the folder: its blocks will be computed again",
+    ),
     (("read-only", "erofs"), "mount the file system for writing again"),
     (("quota", "edquot"), "raise the quota of the service's user"),
     (("no space", "enospc"), "make room on its file system"),
     (("mapfull", "map_full", "index"), "give it a larger --disk-bytes"),
     (("full",), "make room on its file system, or give it a larger --disk-bytes"),
-    (("damaged", "corrupt"), "stop the service and delete the folder: its blocks will be computed again"),
     (("input/output", "i/o error", "eio"), "look at the kernel's log: the device may be about to die"),
     (("late", "deadline", "timed out"), "look at the device: it takes longer for a call than it may"),
 )

@@ -54,6 +54,14 @@ class Parts:
             raise EngineExpired("no engine has attached to this store yet", remedy="attach again")
         return self.running.ask(event, kind)
 
+    def check_namespace(self, layout: Layout) -> None:
+        """Refuses, before anything is changed for it, what `namespace` would refuse."""
+        # What is about to be wiped takes its namespaces along.
+        if self.disk is None or not self.disk.would_wipe(layout.block_bytes, layout.ranks):
+            self.names.check_namespace(
+                layout.fingerprint, layout.block_bytes, layout.block_tokens, layout.ranks
+            )
+
     def namespace(self, layout: Layout) -> NamespaceId:
         return self.names.namespace_id(
             layout.fingerprint, layout.block_bytes, layout.block_tokens, layout.ranks, layout.description

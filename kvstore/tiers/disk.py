@@ -178,9 +178,17 @@ class DiskTier:
             log.warning("%s: blocks of other sizes hold %d of its slots", self.folder, others)
         return max(0, storage.space.room - others)
 
+    def would_wipe(self, block_bytes: int, ranks: int) -> bool:
+        """Whether `lay_out` would delete all that is there."""
+        is_other = self._storage is not None and not self._storage.geometry.fits(
+            self._geometry_for(block_bytes, ranks)
+        )
+        return is_other and self._wipe_incompatible
+
     def lay_out(self, block_bytes: int, ranks: int) -> None:
         """Before the first block is written or read, and before any other thread calls: once for the blocks
-        of one layout. A folder of another is refused as by `capacity_blocks`, or emptied."""
+        of one layout. A folder of another is refused as by `capacity_blocks`, or emptied: then its namespaces
+        are forgotten too, so that their fingerprints may come with other sizes."""
         self.capacity_blocks(block_bytes, ranks)
         geometry = self._geometry_for(block_bytes, ranks)
         if self._storage is not None and not self._storage.geometry.fits(geometry):
@@ -200,7 +208,8 @@ class DiskTier:
             stock = storage.stock or storage.take_stock()
         except DiskFault as error:
             self.counts.read_errors += 1
-            self._health.failed_for_good(f"damaged, delete the folder: {type(error).__name__}: {error}")
+            fault = f"{type(error).__name__}: {error}"
+            self._health.failed_for_good(f"damaged, stop and try `kvstore verify --repair`: {fault}")
             log.error("%s: nothing is written any more: %s", self.folder, self.degraded_reason)
             return []
         storage.stock = None
@@ -341,8 +350,12 @@ class DiskTier:
     def _wipe(self, storage: Storage) -> None:
         """Its blocks first: without them no segment is missed."""
         log.warning("%s: %d blocks of another layout are deleted", self.folder, storage.space.block_count)
-        self._names_saved = storage.writer.names_saved
+        # Also where this fails it may be durable: then the next write saves all of them.
+        saved = storage.writer.names_saved
+        storage.writer.save_anew()
+        self._table.clear()
+        self.names.forget_namespaces(saved)
+        self._names_saved = 0
         storage.space.close()
         self._storage = None
-        self._table.clear()
         remove_segments(self.folder, self._files)

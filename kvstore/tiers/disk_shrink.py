@@ -17,7 +17,7 @@ from kvstore.tiers.disk_format import BlockEntry, checksum_of
 from kvstore.tiers.disk_health import DiskCounts
 from kvstore.tiers.disk_order import most_recent
 from kvstore.tiers.disk_space import Space
-from kvstore.tiers.disk_start import Stock, remove_in_parts
+from kvstore.tiers.disk_start import NO_SLOTS, Stock, remove_in_parts
 from kvstore.tiers.disk_table import BlockTable, DiskFault
 
 __all__ = ["cull", "move_below"]
@@ -28,40 +28,54 @@ log = logging.getLogger(__name__)
 MOVE_BYTES = 64 << 20
 
 
-def cull(folder: Path, table: BlockTable, stock: Stock, slot_count: int) -> Stock:
-    """What is left when the least recent blocks are deleted, so many that the rest has room."""
+def cull(folder: Path, table: BlockTable, stock: Stock, slot_count: int) -> tuple[Stock, Stock]:
+    """What is left when the least recent blocks are deleted, so many that the rest has room; and those that
+    were to be deleted and couldn't be."""
     if len(stock) <= slot_count:
-        return stock
-    is_kept = np.zeros(len(stock), np.bool_)
-    is_kept[most_recent(stock.blocks, stock.recent_ns, slot_count)] = True
-    log.warning("%s: %d of %d blocks are deleted: the cap is smaller", folder, (~is_kept).sum(), len(stock))
-    remove_in_parts(folder, table, stock.blocks.take(~is_kept).names())
-    return stock.take(is_kept)
+        return stock, stock.take(NO_SLOTS)
+    places = most_recent(stock.blocks, stock.recent_ns, len(stock))
+    is_kept, is_orphan = np.zeros(len(stock), np.bool_), np.ones(len(stock), np.bool_)
+    is_kept[places[:slot_count]] = True
+    is_orphan[places] = False
+    # None before those that hang on it, however far this gets.
+    gone = stock.take(np.concatenate([np.flatnonzero(is_orphan), places[slot_count:][::-1]]))
+    log.warning("%s: %d of %d blocks are deleted: the cap is smaller", folder, len(gone), len(stock))
+    left = remove_in_parts(folder, table, gone.blocks.names())
+    return stock.take(is_kept), gone.take(np.arange(len(gone) - len(left), len(gone)))
 
 
-def move_below(folder: Path, table: BlockTable, space: Space, stock: Stock, counts: DiskCounts) -> Stock:
-    """Segments are open. Blocks that can't be moved are deleted; if they can't be, they stay."""
+def move_below(
+    folder: Path, table: BlockTable, space: Space, stock: Stock, others: NDArray[np.intp], counts: DiskCounts
+) -> Stock:
+    """Segments are open. Blocks that can't be moved are deleted; if they can't be, they stay. `others`: slots
+    that entries name besides those of the stock."""
     high = np.flatnonzero(stock.slots >= space.slot_count)
     if high.size:
-        free = _free_slots(space, stock.slots)[: high.size]
+        others = np.concatenate([others, stock.barred])
+        free = _free_slots(space, np.concatenate([stock.slots, others]))[: high.size]
         is_kept = np.ones(len(stock), np.bool_)
         is_kept[high[free.size :]] = False
-        slots = stock.slots.copy()
+        high = high[: free.size]
+        slots, barred = stock.slots.copy(), stock.barred
         step = max(1, MOVE_BYTES // space.geometry.slot_bytes)
         for start in range(0, free.size, step):
-            places = high[start : start + step]
+            places, targets = high[start : start + step], free[start : start + step]
             try:
-                is_kept[places] = _move(
-                    table, space, stock.blocks.take(places).names(), free[start : start + step]
-                )
-                slots[places] = free[start : start + step]
+                is_moved = np.array(_move(table, space, stock.blocks.take(places).names(), targets))
+                is_kept[places] = is_moved
+                slots[places[is_moved]] = targets[is_moved]
             except DiskFault as error:
                 log.error("%s: blocks behind the cap can't be moved: %s", folder, error)
                 is_kept[places] = False
+                # The transaction may be durable all the same.
+                barred = np.concatenate([barred, targets])
         counts.bad_entries += int((~is_kept).sum())
-        if remove_in_parts(folder, table, stock.blocks.take(~is_kept).names()):
-            stock = replace(stock, slots=slots).take(is_kept)
-    behind = stock.slots[stock.slots >= space.slot_count] // space.geometry.segment_slots
+        gone = np.flatnonzero(~is_kept)
+        left = remove_in_parts(folder, table, stock.blocks.take(gone).names())
+        is_kept[gone[gone.size - len(left) :]] = True
+        stock = replace(stock, slots=slots, barred=barred if left else stock.barred).take(is_kept)
+    named = np.concatenate([stock.slots, stock.barred, others])
+    behind = named[named >= space.slot_count] // space.geometry.segment_slots
     _shorten(folder, space, set(behind.tolist()))
     return stock
 

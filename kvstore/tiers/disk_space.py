@@ -40,6 +40,8 @@ class Space:
         self._broken: set[int] = set()
         # Slots that there might be, had nothing else the name of their segment.
         self._obstructed_count = 0
+        # Those that dead entries name for as long as this lives.
+        self._barred: set[int] = set()
         # The lowest last.
         self._unmade: list[int] = []
         self._lock = threading.Lock()
@@ -52,7 +54,7 @@ class Space:
     @property
     def room(self) -> int:
         """Blocks that there may be at once."""
-        return self.slot_count - self._obstructed_count
+        return self.slot_count - self._obstructed_count - len(self._barred)
 
     @property
     def block_count(self) -> int:
@@ -61,7 +63,8 @@ class Space:
     @property
     def free_count(self) -> int:
         """Slots that may be taken, those of segments that are not made yet included."""
-        return self._slots.free_count + sum(map(self._length, self._unmade))
+        unmade = sum(self._length(segment) - len(self._barred_in(segment)) for segment in self._unmade)
+        return self._slots.free_count + unmade
 
     def blocks_of(self, namespaces: Iterable[NamespaceId]) -> int:
         return sum(self._blocks[namespace] for namespace in namespaces)
@@ -74,10 +77,12 @@ class Space:
             self._broken.add(segment)
             self._obstructed_count += self._length(segment)
 
-    def load(self, slots: NDArray[np.intp], namespaces: NDArray[np.uint32]) -> None:
-        """The blocks that are there at the start: nothing else is taken. After `open`."""
+    def load(self, slots: NDArray[np.intp], namespaces: NDArray[np.uint32], barred: NDArray[np.intp]) -> None:
+        """The blocks that are there at the start, and slots that are never to be filled: nothing else is
+        taken. After `open`."""
         ids, counts = np.unique(namespaces, return_counts=True)
         self._blocks.update(dict(zip(map(NamespaceId, ids.tolist()), counts.tolist(), strict=True)))
+        self._barred = set(barred[barred < self.slot_count].tolist())
         of_segment = slots // self.geometry.segment_slots
         for segment in range(-(-self.slot_count // self.geometry.segment_slots)):
             if segment in self.segments:
@@ -133,11 +138,16 @@ class Space:
 
     def _is_of_use(self, slot: int) -> bool:
         """Nothing is written any more behind the cap, nor into a segment that can't be opened."""
-        return slot < self.slot_count and slot // self.geometry.segment_slots in self.segments
+        is_there = slot < self.slot_count and slot // self.geometry.segment_slots in self.segments
+        return is_there and slot not in self._barred
 
     def _add(self, segment: int, used: NDArray[np.intp]) -> None:
         first = segment * self.geometry.segment_slots
-        self._slots.add(first, used, first + self._length(segment))
+        barred = np.array(self._barred_in(segment), np.intp)
+        self._slots.add(first, np.concatenate([used, barred]), first + self._length(segment))
+
+    def _barred_in(self, segment: int) -> list[int]:
+        return [slot for slot in self._barred if slot // self.geometry.segment_slots == segment]
 
     def _length(self, segment: int) -> int:
         return self.segments.ends_at(segment) - segment * self.geometry.segment_slots

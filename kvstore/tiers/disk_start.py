@@ -16,13 +16,14 @@ from kvstore.tiers.disk_index import FoundBlocks
 from kvstore.tiers.disk_records import USE_BYTES
 from kvstore.tiers.disk_table import BlockTable, DiskFault
 
-__all__ = ["Stock", "remove_in_parts", "take_stock"]
+__all__ = ["NO_SLOTS", "Stock", "remove_in_parts", "take_stock"]
 
 log = logging.getLogger(__name__)
 
 REMOVE_MAX = 1024
 # Beyond these, bad entries are counted and no longer told one by one.
 TOLD_MAX = 100
+NO_SLOTS = np.empty(0, np.intp)
 
 
 class Stock(Struct, frozen=True, kw_only=True):
@@ -31,6 +32,8 @@ class Stock(Struct, frozen=True, kw_only=True):
     blocks: FoundBlocks
     slots: NDArray[np.intp]
     recent_ns: NDArray[np.uint64]
+    # Slots that nobody may fill: bad entries that couldn't be deleted name them.
+    barred: NDArray[np.intp] = NO_SLOTS
 
     def __len__(self) -> int:
         return len(self.blocks)
@@ -40,6 +43,7 @@ class Stock(Struct, frozen=True, kw_only=True):
             blocks=self.blocks.take(places),
             slots=self.slots[places],
             recent_ns=self.recent_ns[places],
+            barred=self.barred,
         )
 
 
@@ -54,6 +58,7 @@ def take_stock(
     fits = (blocks.slot < geometry.segment_slots) & (blocks.size <= geometry.slot_bytes)
     is_last = _is_last_in_its_slot(slots, blocks.created_ns)
     is_good = is_there & fits & is_last
+    barred = slots[~is_good]
     if not is_good.all():
         _tell(folder, blocks.take(~is_there).names(), "its segment is missing", counts)
         _tell(folder, blocks.take(is_there & ~fits).names(), "its entry names no slot", counts)
@@ -61,21 +66,23 @@ def take_stock(
         bad += blocks.take(~is_good).names()
         blocks, slots = blocks.take(is_good), slots[is_good]
     # What can't be deleted now is found again at the next start; till then nobody hears of it.
-    remove_in_parts(folder, table, bad)
+    if not remove_in_parts(folder, table, bad):
+        barred = NO_SLOTS
     recent_ns = np.maximum(blocks.created_ns, _read_uses(table, blocks))
-    return Stock(blocks=blocks, slots=slots, recent_ns=recent_ns)
+    return Stock(blocks=blocks, slots=slots, recent_ns=recent_ns, barred=barred)
 
 
-def remove_in_parts(folder: Path, table: BlockTable, names: list[bytes]) -> bool:
-    """Deletes blocks before anybody counts their slots. False where it fails."""
+def remove_in_parts(folder: Path, table: BlockTable, names: Sequence[bytes]) -> list[bytes]:
+    """Deletes blocks before anybody counts their slots. Returns those that may be there still."""
     for start in range(0, len(names), REMOVE_MAX):
         try:
             table.remove(names[start : start + REMOVE_MAX])
         except DiskFault as error:
-            left = len(names) - start
-            log.warning("%s: %d blocks not deleted yet: %s: %s", folder, left, type(error).__name__, error)
-            return False
-    return True
+            left = list(names[start:])
+            fault = f"{type(error).__name__}: {error}"
+            log.warning("%s: %d blocks not deleted yet: %s", folder, len(left), fault)
+            return left
+    return []
 
 
 def _is_last_in_its_slot(slots: NDArray[np.intp], created_ns: NDArray[np.uint64]) -> NDArray[np.bool_]:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+
 from kvstore.core.types import StoredKey
 from kvstore.tiers.disk_cap import index_bytes, slot_count
 from kvstore.tiers.disk_deleting import Deleter, commit
@@ -17,7 +19,7 @@ from kvstore.tiers.disk_reading import BlockReader, ReadFault, ReadOutcome, Verd
 from kvstore.tiers.disk_sessions import Sessions
 from kvstore.tiers.disk_shrink import cull, move_below
 from kvstore.tiers.disk_space import Space
-from kvstore.tiers.disk_start import Stock, take_stock
+from kvstore.tiers.disk_start import NO_SLOTS, Stock, take_stock
 from kvstore.tiers.disk_table import BlockTable, DiskFault
 from kvstore.tiers.disk_writing import Batch, BlockWriter, Pace
 from kvstore.tiers.files import Files
@@ -31,6 +33,8 @@ log = logging.getLogger(__name__)
 
 # In one transaction.
 USES_MAX = 1024
+# An index that stays longer than it should leaves room for fewer blocks, with which it is shorter.
+FIT_TIMES = 3
 
 OUTCOMES = {
     ReadFault.NONE: ReadOutcome.GOOD,
@@ -71,14 +75,21 @@ class Storage:
         self._health = health
         count = slot_count(cap_bytes, geometry.slot_bytes, geometry.segment_slots)
         segments = segments_in(folder)
-        stock = cull(folder, table, take_stock(folder, table, geometry, segments, counts), count)
-        count = _fit_index(folder, table, geometry, cap_bytes, count)
-        stock = cull(folder, table, stock, count)
+        # What is found wrong is deleted, and so is what the cap leaves no room for.
+        table.widen_map()
+        stock = take_stock(folder, table, geometry, segments, counts)
+        stock, left, count = _fit(folder, table, geometry, cap_bytes, stock, count)
+        # Blocks that nobody is told of, but their entries are there, and so their slots are taken.
+        left_slots = np.concatenate([NO_SLOTS, *(each.slots for each in left)])
         self.space = Space(folder, files, geometry, count)
         try:
             self.space.open(segments)
-            stock = move_below(folder, table, self.space, stock, counts)
-            self.space.load(stock.slots, stock.blocks.namespace)
+            stock = move_below(folder, table, self.space, stock, left_slots, counts)
+            self.space.load(
+                np.concatenate([stock.slots, left_slots]),
+                np.concatenate([each.blocks.namespace for each in (stock, *left)]),
+                stock.barred,
+            )
             self.sessions = Sessions(folder, table, threads, health, count, stock.blocks)
         except BaseException:
             self.space.close()
@@ -89,6 +100,8 @@ class Storage:
         names.reserve(NameKind.WRITER, int(stock.blocks.writer.max(initial=0)))
         self.stock: Stock | None = stock
         self.deleter = Deleter(folder, table, threads, self.space, counts, health)
+        for each in left:
+            self.deleter.owe(each.blocks.names())
         self.writer = BlockWriter(
             table,
             threads,
@@ -179,6 +192,21 @@ class Storage:
             self._counts.bad_entries += 1
             log.warning("%s: block %s is dropped: %s", self.folder, name.hex(), wrong[name].why)
         return [key_of_name(name) for name in gone]
+
+
+def _fit(
+    folder: Path, table: BlockTable, geometry: Geometry, cap_bytes: int, stock: Stock, count: int
+) -> tuple[Stock, list[Stock], int]:
+    """As many blocks as the cap leaves room for, those that should have gone and couldn't, and that count."""
+    left: list[Stock] = []
+    for _ in range(FIT_TIMES):
+        table.widen_map()
+        stock, more = cull(folder, table, stock, count)
+        left.append(more)
+        count = min(count, _fit_index(folder, table, geometry, cap_bytes, count))
+        if len(stock) <= count:
+            break
+    return stock, left, count
 
 
 def _fit_index(folder: Path, table: BlockTable, geometry: Geometry, cap_bytes: int, count: int) -> int:

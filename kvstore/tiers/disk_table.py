@@ -35,6 +35,8 @@ Removed = tuple[bytes, BlockEntry]
 COPY_FOLDER = "compacting"
 # The same of a repair.
 REPAIR_FOLDER = "repairing"
+# The most that deleting at the start may add to the index, until it is written anew.
+WORK_BYTES = 64 << 20
 
 
 class BlockTable:
@@ -46,6 +48,11 @@ class BlockTable:
             shutil.rmtree(folder / name, ignore_errors=True)
         self._env, self._tables = open_environment(folder, map_bytes)
         self.page_bytes: int = self._env.stat()["psize"]
+
+    def widen_map(self) -> None:
+        """For transactions that delete at the start, when the map is no more than the file: each copies the
+        pages that it changes, and what one frees is used again only two later. `set_map` ends it."""
+        self.set_map(max(self._map_bytes, self.file_bytes + min(4 * self.file_bytes, WORK_BYTES)))
 
     def set_map(self, map_bytes: int) -> None:
         """The most that the file may take; what it takes already is the least. Only before any thread uses
@@ -197,10 +204,11 @@ class BlockTable:
         self._transact(lambda txn: txn.put(name, record, db=self._tables["meta"]))
 
     def clear(self) -> None:
-        """Forgets the blocks, the sessions and the geometry. Names stay."""
+        """Forgets the blocks, the sessions, the geometry, and the namespaces with their sizes. Other names
+        stay."""
 
         def work(txn: Any) -> None:
-            for table in ("blocks", "uses", "sessions"):
+            for table in ("blocks", "uses", "sessions", NameKind.NAMESPACE):
                 txn.drop(self._tables[table], delete=False)
             txn.delete(b"geometry", db=self._tables["meta"])
 

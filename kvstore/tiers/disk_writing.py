@@ -56,6 +56,11 @@ class BlockWriter:
         self._is_laid_out = is_laid_out
         self._taking = threading.Lock()
 
+    def save_anew(self) -> None:
+        """All names and the geometry go with the next write: what is in the index isn't known any more."""
+        self.names_saved = 0
+        self._is_laid_out = False
+
     def write(self, batch: Batch, block_bytes: int, pace: Pace) -> None:
         """Durable when it returns. DiskFault where nothing of it was stored."""
         slots = self._take_slots(len(batch))

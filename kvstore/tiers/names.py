@@ -42,7 +42,8 @@ class NameRow:
 
 
 class Names:
-    """For any thread. Rows are only ever added, so that a count says which of them are saved."""
+    """For any thread. Rows are only ever added (but for `forget_namespaces`), so that a count says which of
+    them are saved."""
 
     def __init__(self, rows: Iterable[NameRow] = ()) -> None:
         """ValueError where a namespace's row isn't one, or two rows have one id."""
@@ -64,7 +65,8 @@ class Names:
         ranks: int,
         description: Mapping[str, str],
     ) -> NamespaceId:
-        """`block_bytes` is one rank's share. A fingerprint belongs to one set of sizes for ever."""
+        """`block_bytes` is one rank's share. A fingerprint belongs to one set of sizes, for as
+        long as it is known."""
         sizes = {"block_bytes": block_bytes, "block_tokens": block_tokens, "ranks": ranks}
         value = json.dumps({**sizes, "description": dict(description)}, sort_keys=True).encode()
         namespace = NamespaceId(self._find_or_add(NameKind.NAMESPACE, fingerprint, value))
@@ -72,21 +74,11 @@ class Names:
         return namespace
 
     def check_namespace(self, fingerprint: bytes, block_bytes: int, block_tokens: int, ranks: int) -> None:
-        """Refuses what `namespace_id` would, and gives no id to one that is new."""
+        """LayoutMismatch where `namespace_id` would refuse this; nothing is added."""
         namespace = self.find_namespace(fingerprint)
         if namespace is not None:
             sizes = {"block_bytes": block_bytes, "block_tokens": block_tokens, "ranks": ranks}
             self._check_sizes(namespace, sizes)
-
-    def _check_sizes(self, namespace: NamespaceId, sizes: Mapping[str, int]) -> None:
-        for name, known in self._sizes[namespace].items():
-            if known != sizes[name]:
-                raise LayoutMismatch(
-                    f"this namespace is known with {name} = {known}",
-                    field=name,
-                    value=sizes[name],
-                    remedy="let everything that changes a block's bytes enter the namespace's fingerprint",
-                )
 
     def tenant_id(self, name: str) -> TenantId:
         return TenantId(self._find_or_add(NameKind.TENANT, name.encode()))
@@ -131,10 +123,30 @@ class Names:
         with self._lock:
             self._id_last[kind] = max(self._id_last[kind], id_)
 
+    def forget_namespaces(self, count: int) -> None:
+        """Of the `count` oldest rows, when nothing is left that bears their ids. These are given out
+        no more."""
+        with self._lock:
+            gone = [row for row in self._rows[:count] if row.kind is NameKind.NAMESPACE]
+            for row in gone:
+                self._rows.remove(row)
+                del self._by_name[row.kind, row.name], self._names[row.kind, row.id]
+                del self._sizes[NamespaceId(row.id)]
+
     def rows_after(self, count: int) -> list[NameRow]:
         """All but the `count` oldest rows."""
         with self._lock:
             return self._rows[count:]
+
+    def _check_sizes(self, namespace: NamespaceId, sizes: Mapping[str, int]) -> None:
+        for name, known in self._sizes[namespace].items():
+            if known != sizes[name]:
+                raise LayoutMismatch(
+                    f"this namespace is known with {name} = {known}",
+                    field=name,
+                    value=sizes[name],
+                    remedy="let everything that changes a block's bytes enter the namespace's fingerprint",
+                )
 
     def _find_or_add(self, kind: NameKind, name: bytes, value: bytes = b"") -> int:
         if not 0 < len(name) <= NAME_BYTES_MAX:

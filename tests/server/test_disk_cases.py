@@ -3,15 +3,18 @@
 import os
 import resource
 import signal
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 
 import grpc
 import pytest
+from google.protobuf.duration_pb2 import Duration
 
 from kvstore.v1 import kvstore_pb2 as pb
 from kvstore.v1.kvstore_pb2_grpc import KVStoreStub
 from tests.server.harness import (
+    BLOCK_BYTES,
     BLOCK_TOKENS,
     Engine,
     Service,
@@ -243,3 +246,37 @@ def test_case_4_17_a_disk_that_fails_is_nothing_to_the_engine(
         assert disk_of(stub).degraded_reason
         assert blocks_found(stub, engine, keys) == 12
     assert service.end() == 0
+
+
+def test_a_layout_is_wiped_for_another_or_refused_and_nothing_is_lost(
+    make_service: MakeService, flags: tuple[str, ...]
+) -> None:
+    """The name of the model is looked at first: with sizes that don't go with it nothing is deleted."""
+    service = make_service(*flags).start()
+    with service.stub() as stub, Engine(stub) as engine:
+        finish_turn(stub, engine, 1, range(8), "chat")
+    service.end()
+    service = make_service(*flags, "--wipe-incompatible").start()
+    with service.stub() as stub:
+        with pytest.raises(grpc.RpcError) as refused:
+            attach(stub, BLOCK_TOKENS * 2, BLOCK_BYTES)
+        assert refusal(refused.value).reason == "LAYOUT_MISMATCH"
+        with Engine(stub) as engine:
+            assert blocks_found(stub, engine, range(8)) == 8
+    service.end()
+    service = make_service(*flags, "--wipe-incompatible").start()
+    with service.stub() as stub:
+        attach(stub, BLOCK_TOKENS, BLOCK_BYTES * 4)
+        usage = disk_of(stub)
+        assert usage.frames_total > 0
+        assert frames_used(usage) == 0
+    service.end()
+    assert "8 blocks of another layout are deleted" in service.log
+
+
+def attach(stub: KVStoreStub, block_tokens: int, block_bytes: int) -> None:
+    sizes = pb.BlockLayout(block_tokens=block_tokens, block_bytes=block_bytes, ranks=1, fingerprint=b"f" * 32)
+    request = pb.AttachRequest(
+        request_id=str(uuid.uuid4()), layout=sizes, lease=Duration(seconds=10), build="test"
+    )
+    stub.Attach(request, timeout=10)

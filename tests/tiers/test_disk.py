@@ -21,6 +21,7 @@ from kvstore.tiers.disk import DiskTier, DiskWriteFailed, ReadOutcome
 from kvstore.tiers.disk_format import MAGIC, TABLES, BlockEntry, block_name
 from kvstore.tiers.disk_table import BlockTable
 from kvstore.tiers.files import DirectFiles
+from kvstore.tiers.names import NameKind
 from kvstore.tiers.pool import frame_stride_bytes
 from tests.tiers.helpers import (
     BLOCK,
@@ -362,6 +363,47 @@ def test_a_layout_of_another_size_may_be_wiped(disk):
         tier.lay_out(50_000, 2)
         assert Counter(tier.found(100_000)) == Counter(keys)
         assert read(tier, keys[1], 50_000, 2) == b"".join(payloads[1])
+
+
+def test_a_wipe_takes_the_names_along_that_had_other_sizes(disk):
+    """So that the same fingerprint may come with the sizes for which the operator has wiped."""
+    write(disk, chain(2))
+    disk.close()
+    with closing(DiskTier.open(disk.folder, CAP, wipe_incompatible=True)) as tier:
+        assert not tier.would_wipe(BLOCK, 1)
+        assert tier.would_wipe(50_000, 2)
+        with pytest.raises(LayoutMismatch):
+            tier.names.check_namespace(b"f" * 32, 50_000, 16, 2)
+        tier.lay_out(50_000, 2)
+        tier.names.check_namespace(b"f" * 32, 50_000, 16, 2)
+        namespace = add_namespace(tier.names, 50_000, 2)
+        assert namespace == 2, "ids are not given to others while this lives"
+        tier.write([stored(1, namespace=namespace)], [payload(50_000, 2)])
+    with closing(DiskTier.open(disk.folder, CAP)) as tier:
+        assert not tier.would_wipe(BLOCK, 1), "only who was told to wipe does"
+        tier.lay_out(50_000, 2)
+        assert add_namespace(tier.names, 50_000, 2) == namespace
+        assert tier.names.name_of(NameKind.TENANT, 1) == b"default"
+        assert len(tier.found(100_000)) == 1
+
+
+def test_a_wipe_that_fails_leaves_all_as_it_was(disk, monkeypatch):
+    def fails(table):
+        raise lmdb.DiskError("I/O error")
+
+    data = write(disk, chain(2))
+    disk.close()
+    with closing(DiskTier.open(disk.folder, CAP, wipe_incompatible=True)) as tier:
+        with monkeypatch.context() as patched:
+            patched.setattr(BlockTable, "clear", fails)
+            with pytest.raises(lmdb.DiskError):
+                tier.lay_out(50_000, 2)
+        tier.lay_out(BLOCK, 1)
+        assert [read(tier, key) for key in chain(2)] == data
+        write(tier, [stored(7)])
+    with closing(reopen(disk)) as tier:
+        assert [read(tier, key) for key in chain(2)] == data
+        assert tier.held_blocks == 3
 
 
 def test_the_flag_leaves_a_folder_alone_that_fits(disk):

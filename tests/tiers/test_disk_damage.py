@@ -174,7 +174,7 @@ def test_a_tree_that_cannot_be_read_leaves_an_empty_tier_that_stays_degraded(fol
         monkeypatch.undo()
         now = 1e9
         tier.delete([stored(4)])
-        with pytest.raises(DiskWriteFailed, match="damaged, delete the folder: CorruptedError"):
+        with pytest.raises(DiskWriteFailed, match=r"damaged, .*verify --repair.*: CorruptedError"):
             write(tier, [stored(9)])
         assert tier.degraded
 

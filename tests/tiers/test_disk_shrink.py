@@ -8,9 +8,12 @@ from pathlib import Path
 import lmdb
 import pytest
 
-from kvstore.tiers.disk import ReadOutcome
+from kvstore.tiers.disk import DiskWriteFailed, ReadOutcome
+from kvstore.tiers.disk_format import segment_name
 from kvstore.tiers.disk_table import BlockTable
+from kvstore.tiers.disk_verify import verify
 from kvstore.tiers.files import DirectFiles
+from tests.tiers.accounts import check_space, slots_in_index
 from tests.tiers.helpers import (
     CAP,
     chain,
@@ -149,3 +152,131 @@ def test_what_a_start_that_ended_half_way_has_left_is_removed(tmp_path):
     with closing(open_tier(tmp_path, CAP, SIZE)) as tier:
         assert len(tier.found(SIZE)) == 10
     assert not any(path.is_dir() for path in tmp_path.iterdir())
+
+
+def test_more_blocks_than_one_transaction_deletes_are_durably_gone(tmp_path, caplog):
+    """When the map of the index is no larger yet than the index is: what a transaction copies finds room."""
+    with closing(open_tier(tmp_path, CAP, 16 << 10)) as tier:
+        for first in range(0, 2_000, 500):
+            write(tier, chain(500, first), 16 << 10)
+            tier.note_uses(chain(500, first))
+    with closing(open_tier(tmp_path, 16 << 20, 16 << 10)) as tier:
+        kept = tier.found(16 << 10)
+        assert len(kept) == tier.held_blocks == tier.capacity_blocks(16 << 10, 1) < 1_000
+        check_space(tier)
+        assert taken_bytes(tmp_path) <= 16 << 20
+    assert "not deleted" not in caplog.text
+    report = verify(tmp_path, repair=False, progress=lambda done, total: None)
+    assert report.is_good
+    assert report.blocks_good == len(kept)
+
+
+class Stubborn:
+    """A table from which the blocks of some places of a start's deletions can't be removed."""
+
+    def __init__(self, monkeypatch, after: int) -> None:
+        self.calls, self.after, self.remove = 0, after, BlockTable.remove
+        monkeypatch.setattr(BlockTable, "remove", lambda table, names: self._remove(table, names))
+
+    def _remove(self, table, names):
+        self.calls += 1
+        if self.calls > self.after:
+            raise lmdb.MapFullError("full")
+        return self.remove(table, names)
+
+
+@pytest.mark.parametrize("after", [0, 1])
+def test_what_could_not_be_deleted_keeps_its_slot_and_its_segment(tmp_path, monkeypatch, after):
+    """Till it is deleted: no other block takes the place that its entry names."""
+    monkeypatch.setattr("kvstore.tiers.disk_start.REMOVE_MAX", 50)
+    make(tmp_path, 200)
+    with monkeypatch.context() as patched:
+        stubborn = Stubborn(patched, after)
+        with closing(open_tier(tmp_path, 8 << 20, SIZE)) as tier:
+            kept = numbers(tier)
+            assert len(kept) == tier.capacity_blocks(SIZE, 1) < 100
+            check_space_of_those_that_fit(tier)
+            with pytest.raises(DiskWriteFailed):
+                write(tier, chain(10, 500), SIZE)
+            assert stubborn.calls > after
+    report = verify(tmp_path, repair=False, progress=lambda done, total: None)
+    assert report.is_good, report.damages
+    assert report.blocks_good == 200 - 50 * after
+    # And so they are at the next start.
+    with closing(open_tier(tmp_path, 8 << 20, SIZE)) as tier:
+        assert numbers(tier) == kept
+        check_space(tier)
+        assert taken_bytes(tmp_path) <= 8 << 20
+    assert verify(tmp_path, repair=False, progress=lambda done, total: None).is_good
+
+
+def test_what_could_not_be_deleted_at_the_start_is_deleted_later_and_makes_room(tmp_path, monkeypatch):
+    make(tmp_path, 200)
+    with monkeypatch.context() as patched:
+        Stubborn(patched, 0)
+        tier = open_tier(tmp_path, 8 << 20, SIZE)
+    with closing(tier):
+        kept = numbers(tier)
+        assert tier.settle()
+        assert tier.held_blocks == len(kept)
+        tier.delete([stored(n) for n in kept])
+        new = [stored(500 + n) for n in range(20)]
+        data = write(tier, new, SIZE)
+        assert [read(tier, key, SIZE) for key in new] == data
+    assert verify(tmp_path, repair=False, progress=lambda done, total: None).is_good
+
+
+def test_what_a_bad_entry_names_is_not_filled_while_it_is_there(tmp_path, monkeypatch):
+    """A segment is missing, and its blocks can't be taken off the index: it is made anew, without them."""
+    make(tmp_path, 100)
+    (tmp_path / segment_name(0)).unlink()
+    with monkeypatch.context() as patched:
+        Stubborn(patched, 0)
+        with closing(open_tier(tmp_path, CAP, SIZE)) as tier:
+            held = len(tier.found(SIZE))
+            assert held < 100
+            for first in range(1_000, 2_000, 10):
+                try:
+                    write(tier, chain(10, first), SIZE)
+                except DiskWriteFailed:
+                    break
+            assert tier.held_blocks > 500
+            slots = slots_in_index(tier)
+            assert len(slots) == len(set(slots))
+
+
+def test_moves_of_which_nothing_is_known_leave_both_places_alone(tmp_path, monkeypatch):
+    """The transaction failed, and is durable all the same; and then nothing can be deleted."""
+    data = make(tmp_path, 100)
+    with closing(open_tier(tmp_path, CAP, SIZE)) as tier:
+        tier.delete([stored(number) for number in range(40)])
+    put = BlockTable.put
+
+    def fails(table, rows, geometry, blocks):
+        put(table, rows, geometry, blocks)
+        raise lmdb.DiskError("I/O error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(BlockTable, "put", fails)
+        Stubborn(patched, 0)
+        tier = open_tier(tmp_path, 8 << 20, SIZE)
+    with closing(tier):
+        assert tier.held_blocks == len(tier.found(SIZE)) == 60
+        for number in range(500, 560):
+            try:
+                write(tier, [stored(number)], SIZE)
+            except DiskWriteFailed:
+                break
+        slots = slots_in_index(tier)
+        assert len(slots) == len(set(slots))
+        assert all(read(tier, key, SIZE) in (None, *data.values()) for key in chain(100))
+    assert verify(tmp_path, repair=False, progress=lambda done, total: None).is_good
+
+
+def check_space_of_those_that_fit(tier) -> None:
+    """As `check_space`, where entries stand behind the cap."""
+    space = tier._storage.space
+    slots = slots_in_index(tier)
+    places = [segment * space.geometry.segment_slots + slot for segment, slot in slots]
+    assert len(slots) == len(set(slots)) == tier.held_blocks
+    assert space.free_count + sum(place < space.slot_count for place in places) == space.slot_count
