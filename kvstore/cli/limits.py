@@ -9,6 +9,7 @@ from google.protobuf.json_format import MessageToDict
 from rich.console import Console
 from rich.table import Table
 
+from kvstore.cli.texts import check_text
 from kvstore.client.address import default_address
 from kvstore.client.client import Client
 from kvstore.core.errors import ConfigInvalid
@@ -78,7 +79,7 @@ def _pair(text: str, flag: str, example: str) -> tuple[str, str]:
     name, found, value = text.partition("=")
     if not found:
         _refuse(flag, text, "not NAME=VALUE", f"like {example}")
-    return name.strip(), value.strip()
+    return check_text(flag, name.strip()), value.strip()
 
 
 def _share(text: str, flag: str, value: str) -> float:

@@ -1,7 +1,8 @@
 """What leaves `Store.handle`: the answer, long actions to start, engines to wake.
 
 An effect is a plain frozen record, like an event. A `Transfer` ends in exactly one
-`TransferEnded`, good or bad, which the shell feeds back.
+`TransferEnded`, good or bad, which the shell feeds back. Answers stand in `answers.py`, what is told
+of what happens in `notices.py`.
 """
 
 from msgspec import Struct, field

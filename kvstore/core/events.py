@@ -1,4 +1,4 @@
-"""What enters `Store.handle`: calls of engines, the passing of time, ends of long actions.
+"""What enters `Store.handle`: calls (`calls.py`), the passing of time, ends of long actions.
 
 Events are plain frozen records: every field is a number, a string, bytes, an enum of
 `types.py`, another record, or a tuple of those, so that a journal can write them down and

@@ -28,7 +28,7 @@ from kvstore.tiers.disk_environment import WIPE, disk_invalid
 from kvstore.tiers.disk_folder import claim_folder, warn_of_space
 from kvstore.tiers.disk_format import Geometry, block_name
 from kvstore.tiers.disk_health import DiskCounts, WriteHealth
-from kvstore.tiers.disk_io import IoThreads
+from kvstore.tiers.disk_io import IoKind, IoThreads
 from kvstore.tiers.disk_notes import DiskNotes
 from kvstore.tiers.disk_order import keys_in_order
 from kvstore.tiers.disk_pieces import Part
@@ -143,6 +143,11 @@ class DiskTier:
         return sum(path.lstat().st_blocks * 512 for path in (self.folder, *self.folder.iterdir()))
 
     @property
+    def writes_queued(self) -> int:
+        """Writes that wait for the device, or for reads that go before them."""
+        return self._threads.queued(IoKind.WRITE)
+
+    @property
     def late_count(self) -> int:
         """I/Os that have not come back."""
         return self._threads.late_count
@@ -171,7 +176,7 @@ class DiskTier:
         others = storage.space.block_count - storage.space.blocks_of(own)
         if others:
             log.warning("%s: blocks of other sizes hold %d of its slots", self.folder, others)
-        return max(0, storage.space.slot_count - others)
+        return max(0, storage.space.room - others)
 
     def lay_out(self, block_bytes: int, ranks: int) -> None:
         """Before the first block is written or read, and before any other thread calls: once for the blocks

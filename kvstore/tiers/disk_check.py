@@ -1,5 +1,6 @@
 """What can be wrong with a block whose entry is good: its place, the bytes there, what it hangs on."""
 
+import errno
 import mmap
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,6 +21,8 @@ Faults = list[tuple[bytes, str]]
 THREADS = 4
 # Runs that are being read or wait for it.
 RUNS_AHEAD = 2 * THREADS
+# A file that can't be opened for these is as it should be.
+NO_DAMAGE = {errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
 # Namespace and tenant, at the beginning of a name.
 DOMAIN_BYTES = 8
 
@@ -43,7 +46,9 @@ def check_places(entries: Entries, geometry: Geometry, segments: Sequence[int]) 
 def check_bytes(
     folder: Path, files: Files, entries: Entries, geometry: Geometry, progress: Callable[[int, int], None]
 ) -> Iterator[tuple[bytes, str]]:
-    """The blocks whose bytes are wrong or can't be read, and why. They are read in the order of the disk."""
+    """The blocks whose bytes are wrong or can't be read, and why. They are read in the order of the disk.
+
+    OSError where this process can't open a segment, which says nothing of what is in it."""
     total, done = len(entries) * geometry.slot_bytes, 0
     fds: dict[int, int | OSError] = {}
     ahead: deque[tuple[int, Future[Faults]]] = deque()
@@ -101,6 +106,8 @@ def _open(folder: Path, files: Files, segment: int) -> int | OSError:
     try:
         return files.open(folder / segment_name(segment))
     except OSError as error:
+        if error.errno in NO_DAMAGE:
+            raise
         return error
 
 

@@ -1,7 +1,9 @@
 """Reads the index of a folder by way of another process (index_walk.py): LMDB trusts its file, and a damaged
 one can end the process that reads it."""
 
+import fcntl
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,13 +13,16 @@ from typing import IO
 from msgspec import Struct
 
 from kvstore.tiers import index_walk
-from kvstore.tiers.disk_environment import DATA_FILE, disk_invalid
+from kvstore.tiers.disk_environment import DATA_FILE, REMEDY, check_path, disk_invalid
+from kvstore.tiers.disk_folder import CLAIM_FILE
 from kvstore.tiers.disk_format import TABLES
-from kvstore.tiers.index_walk import END, FAULT, HEAD
+from kvstore.tiers.index_walk import END, FAULT, HEAD, REFUSED
 
 __all__ = ["Dump", "check_index", "read_dump"]
 
 DIED = "reading the index ended with"
+# How a program ends by what it has read. Whoever is ended otherwise has not got to see it.
+BY_DAMAGE = {signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV}
 
 
 class Dump(Struct, frozen=True, kw_only=True):
@@ -28,9 +33,11 @@ class Dump(Struct, frozen=True, kw_only=True):
 
 
 def check_index(folder: Path) -> None:
-    """DiskInvalid where whoever opens this index may die of it. What LMDB itself finds wrong is passed over:
-    it is told when the folder is opened."""
-    if (folder / DATA_FILE).exists():
+    """DiskInvalid where whoever opens this index may die of it, or where it can't be read. What LMDB itself
+    finds wrong is passed over: it is told when the folder is opened. So is that a service holds it, whose
+    writes would look like damage here."""
+    check_path(folder)
+    if os.path.exists(folder / DATA_FILE) and not _is_held(folder):
         dump = _run(folder, "walk")
         dead = [fault for fault in dump.faults if fault.startswith(DIED)]
         if dead:
@@ -39,12 +46,32 @@ def check_index(folder: Path) -> None:
 
 
 def read_dump(folder: Path) -> Dump:
+    """DiskInvalid where the file can't be read, which is no damage: nothing may be dropped for that."""
     return _run(folder, "dump")
 
 
+def _is_held(folder: Path) -> bool:
+    try:
+        claim = os.open(folder / CLAIM_FILE, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(claim, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(claim)
+    return False
+
+
 def _run(folder: Path, what: str) -> Dump:
+    if not (folder / DATA_FILE).is_file():
+        raise disk_invalid(folder, f"{DATA_FILE} is no file", REMEDY)
     tables: dict[str, dict[bytes, bytes]] = {name: {} for name in TABLES}
     faults: list[str] = []
+    refused = ""
     command = [sys.executable, index_walk.__file__, str(folder), what, *TABLES]
     # Modules are found there as here, but for the folder of the program itself.
     paths = os.pathsep.join(path or os.curdir for path in sys.path)
@@ -61,13 +88,21 @@ def _run(folder: Path, what: str) -> Dump:
         for table, name, record in _read(process.stdout):
             if table == END:
                 ended = True
+            elif table == REFUSED:
+                refused = record.decode()
             elif table == FAULT:
                 faults.append(f"{name.decode()}: {record.decode()}")
             elif table < len(TABLES):
                 tables[TABLES[table]][name] = record
         code = process.wait()
     if not ended:
-        faults.append(f"{DIED} " + (f"signal {-code}" if code < 0 else f"status {code}"))
+        death = f"{DIED} " + (f"signal {-code}" if code < 0 else f"status {code}")
+        if -code in BY_DAMAGE:
+            faults.append(death)
+        else:
+            refused = death
+    if refused:
+        raise disk_invalid(folder, f"{DATA_FILE} can't be read: {refused}", "see to its cause and try again")
     return Dump(tables=tables, faults=faults)
 
 

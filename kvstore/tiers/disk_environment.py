@@ -13,7 +13,16 @@ from kvstore.core.errors import DiskInvalid
 from kvstore.tiers.disk_format import FORMAT, MAGIC, TABLES
 from kvstore.tiers.files import sync_folder
 
-__all__ = ["DATA_FILE", "LOCK_FILE", "WIPE", "disk_invalid", "is_other_format", "open_environment", "probe"]
+__all__ = [
+    "DATA_FILE",
+    "LOCK_FILE",
+    "WIPE",
+    "check_path",
+    "disk_invalid",
+    "is_other_format",
+    "open_environment",
+    "probe",
+]
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +38,14 @@ WIPE = "start with --wipe-incompatible to delete what is there, name another fol
 
 def disk_invalid(folder: Path, found: str, remedy: str) -> DiskInvalid:
     return DiskInvalid(found, field="--disk", value=folder, remedy=remedy)
+
+
+def check_path(folder: Path) -> None:
+    try:
+        str(folder).encode()
+    except UnicodeEncodeError as error:
+        remedy = "name another folder, or rename this one"
+        raise disk_invalid(folder, "the path is no UTF-8, and LMDB takes no other", remedy) from error
 
 
 def open_environment(folder: Path, map_bytes: int) -> tuple[Any, dict[str, Any]]:

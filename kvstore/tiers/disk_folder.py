@@ -13,7 +13,15 @@ import shutil
 import stat
 from pathlib import Path
 
-from kvstore.tiers.disk_environment import DATA_FILE, LOCK_FILE, WIPE, disk_invalid, is_other_format, probe
+from kvstore.tiers.disk_environment import (
+    DATA_FILE,
+    LOCK_FILE,
+    WIPE,
+    check_path,
+    disk_invalid,
+    is_other_format,
+    probe,
+)
 from kvstore.tiers.disk_format import segment_name
 from kvstore.tiers.files import sync_folder
 from kvstore.tiers.segments import segments_in
@@ -39,6 +47,7 @@ def claim_folder(folder: Path, *, wipe_incompatible: bool = False) -> int:
     The lock belongs to the descriptor, so it also keeps a second tier of this process out, and it
     ends with the process however that ends. In a folder of another program nothing is made or changed.
     """
+    check_path(folder)
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         _check_owner(folder, set(os.listdir(folder)))
@@ -97,17 +106,18 @@ def _check_content(folder: Path, wipe_incompatible: bool) -> None:
     """Refuses, or deletes, what is of no use to this format: segments without an index, another format."""
     segments = segments_in(folder)
     data = folder / DATA_FILE
-    if not data.exists():
-        if not segments:
-            return
-        if not wipe_incompatible:
-            raise disk_invalid(
-                folder, f"{len(segments)} segments, and their index {DATA_FILE} is missing", WIPE
-            )
-    elif not segments and data.stat().st_size <= HEAD_BYTES:
-        # A loss of power at the very start: nothing was ever kept here, and the pages may be torn.
-        data.unlink()
+    # So short that nothing was ever kept there: a loss of power at the very start, and pages may be torn.
+    is_empty = data.exists() and data.stat().st_size <= HEAD_BYTES
+    if not segments and (is_empty or not data.exists()):
+        data.unlink(missing_ok=True)
         return
+    if is_empty or not data.exists():
+        # A start makes no segment before there is an index.
+        if not wipe_incompatible:
+            what = "empty" if is_empty else "missing"
+            raise disk_invalid(
+                folder, f"{len(segments)} segments, and their index {DATA_FILE} is {what}", WIPE
+            )
     elif not wipe_incompatible or not is_other_format(folder):
         return
     log.warning("%s: what another format has left is deleted", folder)

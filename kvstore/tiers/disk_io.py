@@ -147,6 +147,11 @@ class IoThreads:
                     self._wake_writer()
                     raise IoNotBegun(f"no {io.kind.value} has begun for {self._deadline_seconds:g} seconds")
 
+    def queued(self, kind: IoKind) -> int:
+        """I/Os of a kind that have not begun."""
+        with self._lock:
+            return len(self._queues[kind])
+
     @property
     def late_count(self) -> int:
         """I/Os that have not returned in time nor since."""

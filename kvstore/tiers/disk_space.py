@@ -4,6 +4,7 @@ A slot is given back only when the transaction that freed it is durable: else a 
 the entry of a block whose bytes another has taken. (It would be found out when it is read, yet be lost.)
 """
 
+import logging
 import threading
 from collections import Counter
 from collections.abc import Iterable
@@ -13,13 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvstore.core.types import NamespaceId
-from kvstore.tiers.disk_format import BlockEntry, Geometry, namespace_of
+from kvstore.tiers.disk_format import BlockEntry, Geometry, namespace_of, segment_name
 from kvstore.tiers.disk_table import Removed
 from kvstore.tiers.files import Files
-from kvstore.tiers.segments import Segments
+from kvstore.tiers.segments import Segments, obstructed_in
 from kvstore.tiers.slots import Slots
 
 __all__ = ["Space"]
+
+log = logging.getLogger(__name__)
 
 
 class Space:
@@ -28,19 +31,28 @@ class Space:
     def __init__(self, folder: Path, files: Files, geometry: Geometry, slot_count: int) -> None:
         self.geometry = geometry
         self.files = files
+        self._folder = folder
         self.segments = Segments(folder, files, geometry, slot_count)
         self._slots = Slots(slot_count, geometry.segment_slots)
         self._blocks: Counter[NamespaceId] = Counter()
         # Of transactions that failed: perhaps they are durable all the same.
         self._doubtful: list[int] = []
         self._broken: set[int] = set()
+        # Slots that there might be, had nothing else the name of their segment.
+        self._obstructed_count = 0
         # The lowest last.
         self._unmade: list[int] = []
         self._lock = threading.Lock()
+        self._growing = threading.Lock()
 
     @property
     def slot_count(self) -> int:
         return self._slots.capacity
+
+    @property
+    def room(self) -> int:
+        """Blocks that there may be at once."""
+        return self.slot_count - self._obstructed_count
 
     @property
     def block_count(self) -> int:
@@ -57,6 +69,10 @@ class Space:
     def open(self, segments: Iterable[int]) -> None:
         """Those that are there. What can't be opened is left alone: it may be readable at the next start."""
         self._broken = {segment for segment in segments if not self.segments.open(segment)}
+        for segment in obstructed_in(self._folder):
+            log.warning("%s/%s is no file of kvstore's: left alone", self._folder, segment_name(segment))
+            self._broken.add(segment)
+            self._obstructed_count += self._length(segment)
 
     def load(self, slots: NDArray[np.intp], namespaces: NDArray[np.uint32]) -> None:
         """The blocks that are there at the start: nothing else is taken. After `open`."""
@@ -84,12 +100,20 @@ class Space:
             self._slots.give(slot for slot in slots if self._is_of_use(slot))
 
     def grow(self) -> None:
-        """Makes the lowest segment that isn't there. OSError where the disk has no room for it."""
-        segment = self._unmade[-1]
-        self.segments.make(segment)
-        with self._lock:
-            self._unmade.pop()
-            self._add(segment, np.empty(0, np.intp))
+        """Makes the lowest segment that isn't there. OSError where the disk has no room for it, and where one
+        is being made: that may be late, and to make it twice would give away slots that are taken."""
+        if not self._growing.acquire(blocking=False):
+            raise OSError("a segment is still being made")
+        try:
+            if not self._unmade:
+                raise OSError("full: all segments are made")
+            segment = self._unmade[-1]
+            self.segments.make(segment)
+            with self._lock:
+                self._unmade.pop()
+                self._add(segment, np.empty(0, np.intp))
+        finally:
+            self._growing.release()
 
     def committed(self, added: Iterable[bytes], removed: Iterable[Removed]) -> None:
         """A transaction is durable, and so all before it are settled, those that failed too."""

@@ -15,7 +15,14 @@ from msgspec import Struct, field
 
 from kvstore.tiers.disk_check import check_bytes, check_places, find_orphans
 from kvstore.tiers.disk_dump import Dump, read_dump
-from kvstore.tiers.disk_environment import DATA_FILE, LOCK_FILE, REMEDY, WIPE, disk_invalid
+from kvstore.tiers.disk_environment import (
+    DATA_FILE,
+    LOCK_FILE,
+    REMEDY,
+    WIPE,
+    check_path,
+    disk_invalid,
+)
 from kvstore.tiers.disk_folder import CLAIM_FILE
 from kvstore.tiers.disk_format import FORMAT, MAGIC, BlockEntry, Geometry, segment_name, unpack_name_row
 from kvstore.tiers.disk_records import unpack_session
@@ -65,7 +72,8 @@ Progress = Callable[[int, int], None]
 
 
 def verify(folder: Path, *, repair: bool, progress: Progress, files: Files | None = None) -> Report:
-    """DiskInvalid where the folder isn't ours, is of another format or is held by a service."""
+    """DiskInvalid where the folder isn't ours, is of another format, is held by a service, or can't be read:
+    what isn't damaged is never dropped."""
     folder = Path(os.path.realpath(folder))
     files = files or DirectFiles()
     with _held(folder, repair):
@@ -92,15 +100,17 @@ def verify(folder: Path, *, repair: bool, progress: Progress, files: Files | Non
 @contextmanager
 def _held(folder: Path, repair: bool) -> Iterator[None]:
     """As a service holds it, so that none starts meanwhile; nothing is made where nothing is ours."""
-    if not folder.is_dir():
-        raise disk_invalid(folder, "not a folder", "name the folder of --disk")
-    names = os.listdir(folder)
-    if DATA_FILE not in names and CLAIM_FILE not in names:
-        raise disk_invalid(folder, "not kvstore's", "name the folder of --disk")
+    check_path(folder)
     claim = -1
     try:
+        if not os.path.isdir(folder):
+            raise disk_invalid(folder, "not a folder", "name the folder of --disk")
+        names = os.listdir(folder)
+        if DATA_FILE not in names and CLAIM_FILE not in names:
+            raise disk_invalid(folder, "not kvstore's", "name the folder of --disk")
         if CLAIM_FILE in names:
-            claim = os.open(folder / CLAIM_FILE, (os.O_RDWR if repair else os.O_RDONLY) | os.O_CLOEXEC)
+            access = os.O_RDWR if repair else os.O_RDONLY
+            claim = os.open(folder / CLAIM_FILE, access | os.O_NONBLOCK | os.O_CLOEXEC)
             fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
     except BlockingIOError as error:
@@ -211,7 +221,8 @@ def _look_at_blocks(
 
 def _look_at_files(folder: Path, segments: list[int], geometry: Geometry | None, report: Report) -> None:
     own = {DATA_FILE, LOCK_FILE, CLAIM_FILE, "lost+found", *map(segment_name, segments)}
-    report.strange_files = sorted(set(os.listdir(folder)) - own)
+    strange = sorted(set(os.listdir(folder)) - own)
+    report.strange_files = [os.fsencode(name).decode(errors="backslashreplace") for name in strange]
     if geometry is None:
         return
     whole = geometry.segment_slots * geometry.slot_bytes

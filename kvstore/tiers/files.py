@@ -60,9 +60,10 @@ class DirectFiles:
     """Past the page cache where the file system lets it, through it where not (some overlays, old tmpfs)."""
 
     def create(self, path: Path, size_bytes: int) -> int:
-        is_new = not path.exists()
+        is_new = not os.path.lexists(path)
         # Not O_DIRECT yet: where the file system can't allocate, the C library writes single bytes.
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        # What a link leads to is never ours.
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             if os.fstat(fd).st_size > size_bytes:
                 os.ftruncate(fd, size_bytes)
@@ -104,12 +105,13 @@ class DirectFiles:
 
 
 def _open(path: Path, access: int) -> int:
+    access |= os.O_CLOEXEC | os.O_NOFOLLOW
     try:
-        return os.open(path, access | os.O_CLOEXEC | os.O_DIRECT)
+        return os.open(path, access | os.O_DIRECT)
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise
-        return os.open(path, access | os.O_CLOEXEC)
+        return os.open(path, access)
 
 
 def _move(

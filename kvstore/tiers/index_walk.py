@@ -3,7 +3,8 @@ this as a program of its own: a damaged file may end it. It imports next to noth
 
 Arguments: the folder, `dump` or `walk` (which writes no records), and the names of the tables. Written is,
 for each record: the table's place in the arguments and the lengths of name and record (one byte, two u32),
-and these two. FAULT stands for a table that can't be read further, with its name and why; END is the last.
+and these two. FAULT stands for a table that can't be read further, with its name and why; REFUSED for a file
+that can't be read now, whatever is in it; END is the last.
 """
 
 import os
@@ -16,7 +17,16 @@ from typing import IO
 import lmdb
 
 HEAD = struct.Struct(">BII")
-FAULT, END = 254, 255
+REFUSED, FAULT, END = 253, 254, 255
+# What LMDB says of a file that isn't whole. MemoryError: it should be longer than could ever be mapped.
+DAMAGE = (
+    lmdb.CorruptedError,
+    lmdb.InvalidError,
+    lmdb.MemoryError,
+    lmdb.PageNotFoundError,
+    lmdb.PanicError,
+    lmdb.VersionMismatchError,
+)
 # In a leaf of LMDB no entry is shorter. More of them than the file has room for go round in a circle.
 ENTRY_BYTES_MIN = 12
 
@@ -26,10 +36,16 @@ def walk(folder: str, tables: list[str], out: IO[bytes], *, dump: bool) -> None:
         out.write(HEAD.pack(table, len(name), len(record)) + name + record)
 
     try:
-        count_max = os.stat(os.path.join(folder, "data.mdb")).st_size // ENTRY_BYTES_MIN
+        size = os.stat(os.path.join(folder, "data.mdb")).st_size
+        count_max = size // ENTRY_BYTES_MIN
+        if not size:
+            raise lmdb.InvalidError("empty")
         env = lmdb.open(folder, readonly=True, lock=False, create=False, max_dbs=len(tables))
-    except (lmdb.Error, OSError) as error:
+    except DAMAGE as error:
         put(FAULT, b"all", str(error).encode())
+        tables = []
+    except (lmdb.Error, OSError) as error:
+        put(REFUSED, b"", str(error).encode())
         tables = []
     for number, table in enumerate(tables):
         try:
@@ -42,7 +58,7 @@ def walk(folder: str, tables: list[str], out: IO[bytes], *, dump: bool) -> None:
                         put(number, name, record)
             if count > count_max:
                 put(FAULT, table.encode(), b"its pages lead in a circle")
-        except (lmdb.Error, OSError) as error:
+        except (lmdb.Error, OSError, MemoryError) as error:
             put(FAULT, table.encode(), str(error).encode())
         # What was read before the page that ends it is not lost.
         out.flush()

@@ -68,6 +68,17 @@ class Names:
         sizes = {"block_bytes": block_bytes, "block_tokens": block_tokens, "ranks": ranks}
         value = json.dumps({**sizes, "description": dict(description)}, sort_keys=True).encode()
         namespace = NamespaceId(self._find_or_add(NameKind.NAMESPACE, fingerprint, value))
+        self._check_sizes(namespace, sizes)
+        return namespace
+
+    def check_namespace(self, fingerprint: bytes, block_bytes: int, block_tokens: int, ranks: int) -> None:
+        """Refuses what `namespace_id` would, and gives no id to one that is new."""
+        namespace = self.find_namespace(fingerprint)
+        if namespace is not None:
+            sizes = {"block_bytes": block_bytes, "block_tokens": block_tokens, "ranks": ranks}
+            self._check_sizes(namespace, sizes)
+
+    def _check_sizes(self, namespace: NamespaceId, sizes: Mapping[str, int]) -> None:
         for name, known in self._sizes[namespace].items():
             if known != sizes[name]:
                 raise LayoutMismatch(
@@ -76,7 +87,6 @@ class Names:
                     value=sizes[name],
                     remedy="let everything that changes a block's bytes enter the namespace's fingerprint",
                 )
-        return namespace
 
     def tenant_id(self, name: str) -> TenantId:
         return TenantId(self._find_or_add(NameKind.TENANT, name.encode()))

@@ -6,23 +6,51 @@ All are equally long but the last one, which ends where the cap does.
 
 import logging
 import os
+import stat
 from pathlib import Path
 
 from kvstore.core.errors import check
 from kvstore.tiers.disk_format import Geometry, segment_name
 from kvstore.tiers.files import Files
 
-__all__ = ["Segments", "segments_in"]
+__all__ = ["Segments", "obstructed_in", "segments_in"]
 
 log = logging.getLogger(__name__)
 
 
+# As an entry tells it.
+SEGMENT_MAX = 2**32 - 1
+
+
 def segments_in(folder: Path) -> list[int]:
-    """The numbers of the segments that are there."""
+    """The numbers of the segments that are there: files of this folder, never what a link leads to. Of two
+    names for one file it is the first: else what is written under the one would change the other."""
+    seen: set[tuple[int, int]] = set()
+    segments: list[int] = []
+    for number in _numbers_in(folder):
+        try:
+            status = (folder / segment_name(number)).lstat()
+        except FileNotFoundError:
+            continue
+        file = status.st_dev, status.st_ino
+        if stat.S_ISREG(status.st_mode) and file not in seen:
+            seen.add(file)
+            segments.append(number)
+    return segments
+
+
+def obstructed_in(folder: Path) -> list[int]:
+    """The numbers of which something else has the name: it is left alone, and no segment made there."""
+    return sorted(set(_numbers_in(folder)).difference(segments_in(folder)))
+
+
+def _numbers_in(folder: Path) -> list[int]:
     names = (name for name in os.listdir(folder) if name.startswith("segment-"))
-    digits = (name.removeprefix("segment-") for name in names)
-    numbers = (int(text) for text in digits if text.isascii() and text.isdigit())
-    return sorted(number for number in numbers if (folder / segment_name(number)).is_file())
+    digits = ((name, name.removeprefix("segment-")) for name in names)
+    numbers = ((name, int(text)) for name, text in digits if text.isascii() and text.isdigit())
+    return sorted(
+        number for name, number in numbers if number <= SEGMENT_MAX and name == segment_name(number)
+    )
 
 
 class Segments:

@@ -162,8 +162,13 @@ def test_whom_nobody_knows_is_refused_by_the_field_that_names_him(service: Servi
         assert refused(lambda: forget(stub, tenant="nobody")) == (denied, "TENANT", "tenant")
         # Of what it has not written yet there is nothing.
         assert forget(stub, engine=engine.name).done
-        prefetch = pb.PrefetchRequest(engine=engine.name, session="chat", target=pb.TIER_DISK)
-        assert refused(lambda: stub.Prefetch(prefetch)) == (invalid, "FIELD_INVALID", "target")
+        for target in (pb.TIER_DISK, 77, -1):  # The last two are no tier's numbers.
+            prefetch = pb.PrefetchRequest(engine=engine.name, session="chat", target=target)  # type: ignore[arg-type]
+            assert refused(lambda prefetch=prefetch: stub.Prefetch(prefetch)) == (  # type: ignore[misc]
+                invalid,
+                "FIELD_INVALID",
+                "target",
+            )
         retain = pb.RetainRequest(engine=engine.name, session="chat")
         assert refused(lambda: stub.Retain(retain)) == (invalid, "FIELD_INVALID", "ttl")
 

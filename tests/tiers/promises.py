@@ -135,13 +135,20 @@ def allowed_sessions(deeds: Iterable[Deed], point: int) -> dict[int, set[int]]:
 
 
 def torn_batches(deeds: Iterable[Deed], point: int, found: Mapping[int, int]) -> list[Deed]:
-    """Writes under way at `point` of which some blocks were found and some not: none may be so."""
+    """Writes under way at `point` of which some blocks were found and some not: none may be so.
+
+    Blocks that a later deed has to do with say nothing of it any more.
+    """
     torn = []
-    for deed in deeds:
-        if deed.kind == "write" and deed.begin < point <= deed.end:
-            there = {found.get(number, ABSENT) == version for number, version in deed.blocks.items()}
-            if len(there) > 1:
+    later: set[int] = set()
+    for deed in sorted(deeds, key=lambda deed: deed.begin, reverse=True):
+        if deed.begin >= point or deed.kind not in ("write", "delete"):
+            continue
+        if deed.kind == "write" and point <= deed.end:
+            own = {number: version for number, version in deed.blocks.items() if number not in later}
+            if len({found.get(number, ABSENT) == version for number, version in own.items()}) > 1:
                 torn.append(deed)
+        later |= set(deed.blocks)
     return torn
 
 

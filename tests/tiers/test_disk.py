@@ -406,6 +406,21 @@ def test_segments_without_their_index_are_refused_and_may_be_wiped(disk):
         write(tier, chain(2))
 
 
+@pytest.mark.parametrize("size", [0, 1, 4096, 8192])
+def test_segments_with_an_empty_index_are_refused_and_may_be_wiped(disk, size):
+    write(disk, chain(3))
+    disk.close()
+    os.truncate(disk.folder / "data.mdb", size)
+    before = sorted(disk.folder.glob("segment-*"))
+    with pytest.raises(DiskInvalid, match=r"data\.mdb is empty.*--wipe-incompatible"):
+        DiskTier.open(disk.folder, CAP)
+    assert before
+    assert sorted(disk.folder.glob("segment-*")) == before
+    with closing(open_tier(disk.folder, wipe_incompatible=True)) as again:
+        assert again.found(BLOCK) == []
+        assert sorted(disk.folder.glob("segment-*")) == []
+
+
 def test_names_are_kept_with_the_first_blocks_that_follow_them(disk):
     tenant, writer = disk.names.tenant_id("a"), disk.names.writer_id("engine", "build")
     write(disk, chain(1))

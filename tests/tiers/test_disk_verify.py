@@ -1,10 +1,12 @@
 """`kvstore verify`: whatever is done to a folder, it says what is wrong; repaired, what is left is served."""
 
+import errno
 import fcntl
 import json
 import os
 import random
 import shutil
+import stat
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -20,6 +22,7 @@ from kvstore.tiers.disk import DiskTier, ReadOutcome
 from kvstore.tiers.disk_dump import check_index
 from kvstore.tiers.disk_format import block_name
 from kvstore.tiers.disk_verify import Report, verify
+from kvstore.tiers.files import DirectFiles
 from tests.tiers.helpers import (
     BLOCK,
     chain,
@@ -181,6 +184,70 @@ def test_strange_files_are_told_and_left_alone(folder):
 # ------------------------------------------------------------------------------- refusals
 
 
+def make_link(path: Path) -> None:
+    path.symlink_to(path.parent.parent / "nowhere")
+
+
+def make_socket(path: Path) -> None:
+    os.mknod(path, 0o600 | stat.S_IFSOCK)
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, make_socket, make_link])
+def test_what_only_has_the_name_of_a_segment_costs_its_slots_and_no_more(folder, make):
+    path = folder / "segment-000007"
+    make(path)
+    assert look(folder, repair=True).strange_files == [path.name]
+    with closing(open_tier(folder, SMALL)) as tier:
+        room = tier.capacity_blocks(BLOCK, 1) - COUNT
+        write(tier, [stored(5_000 + n) for n in range(room)])
+        assert (tier.held_blocks, tier.degraded) == (COUNT + room, False)
+    assert os.path.lexists(path)
+    assert not path.is_file()
+    assert not (folder.parent / "nowhere").exists()
+    assert look(folder).blocks_good == COUNT + room
+
+
+def test_what_a_segment_leads_to_is_never_touched(folder, tmp_path):
+    """Neither made shorter, nor closed to others, nor filled with blocks, nor repaired."""
+    precious = tmp_path / "precious"
+    precious.write_bytes(b"x" * SMALL)
+    precious.chmod(0o644)
+    for name in ("segment-000001", "segment-000009", "segment-123456"):
+        (folder / name).unlink(missing_ok=True)
+        (folder / name).symlink_to(precious)
+    with closing(open_tier(folder, SMALL)) as tier:
+        good = len(tier.found(BLOCK))
+        write(tier, [stored(5_000 + n) for n in range(tier.capacity_blocks(BLOCK, 1) - good)])
+    assert 0 < good < COUNT
+    look(folder, repair=True)
+    assert precious.read_bytes() == b"x" * SMALL
+    assert stat.S_IMODE(precious.stat().st_mode) == 0o644
+
+
+def test_of_two_names_for_one_file_only_one_is_written_to(folder):
+    """As a tool leaves it that makes one file of equal ones."""
+    (folder / "segment-000001").unlink()
+    (folder / "segment-000001").hardlink_to(folder / "segment-000000")
+    with closing(open_tier(folder, SMALL)) as tier:
+        found = tier.found(BLOCK)
+        outcomes = tier.read(found, [frames() for _ in found])
+        keys = [key for key, outcome in zip(found, outcomes, strict=True) if outcome is ReadOutcome.GOOD]
+        for n in range(tier.capacity_blocks(BLOCK, 1) - len(keys)):
+            keys.append(stored(5_000 + n))
+            write(tier, keys[-1:])
+        assert tier.read(keys, [frames() for _ in keys]) == [ReadOutcome.GOOD] * len(keys)
+
+
+def test_a_segment_has_one_spelling(folder):
+    names = ["segment-0", "segment-00", "segment-99999999999999999999"]
+    for name in names:
+        (folder / name).write_bytes(b"somebody's")
+    assert look(folder, repair=True).strange_files == names
+    with closing(open_tier(folder, SMALL)) as tier:
+        assert len(tier.found(BLOCK)) == COUNT
+    assert all((folder / name).read_bytes() == b"somebody's" for name in names)
+
+
 def test_what_is_not_ours_or_in_use_is_refused(folder, tmp_path):
     with pytest.raises(DiskInvalid, match="not a folder"):
         look(tmp_path / "nothing")
@@ -284,7 +351,92 @@ def test_an_index_that_would_end_the_service_is_refused_at_its_start(folder, mon
     assert look(folder).damages == {"index": 1, "meta": 1, "segment": 5}
 
 
+@pytest.mark.parametrize(
+    ("program", "why"),
+    [
+        ("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n", "signal 9"),
+        ("raise ImportError\n", "status 1"),
+    ],
+)
+def test_a_repair_drops_nothing_because_its_helper_could_not_look(folder, monkeypatch, program, why):
+    """As one that memory ran out for."""
+    path = folder.parent / "helper.py"
+    path.write_text(program)
+    before = content(folder)
+    monkeypatch.setattr(index_walk, "__file__", str(path))
+    with pytest.raises(DiskInvalid, match=why):
+        look(folder, repair=True)
+    with pytest.raises(DiskInvalid, match=why):
+        check_index(folder)
+    assert content(folder) == before
+
+
+def test_a_repair_drops_nothing_that_it_may_not_read(folder):
+    class Closed(DirectFiles):
+        def open(self, path: Path) -> int:
+            if path.name == "segment-000002":
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+            return super().open(path)
+
+    before = content(folder)
+    with pytest.raises(DiskInvalid, match="segment-000002: Permission denied"):
+        verify(folder, repair=True, progress=lambda done, total: None, files=Closed())
+    assert content(folder) == before
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, make_socket])
+def test_a_repair_drops_nothing_where_the_index_is_no_file(folder, make):
+    (folder / "data.mdb").rename(folder.parent / "kept")
+    make(folder / "data.mdb")
+    segments = sorted(folder.glob("segment-*"))
+    with pytest.raises(DiskInvalid, match=r"data\.mdb"):
+        look(folder, repair=True)
+    with pytest.raises(DiskInvalid, match=r"data\.mdb"):
+        check_index(folder)
+    assert sorted(folder.glob("segment-*")) == segments
+
+
+def test_a_pipe_in_the_place_of_the_lock_holds_nobody_up(folder):
+    (folder / "kvstore.lock").unlink()
+    os.mkfifo(folder / "kvstore.lock")
+    assert look(folder).blocks_good == COUNT
+    check_index(folder)
+
+
+def test_an_index_in_use_is_not_taken_to_be_damaged(folder, monkeypatch):
+    program = folder.parent / "dies.py"
+    program.write_text("import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n")
+    monkeypatch.setattr(index_walk, "__file__", str(program))
+    with closing(open_tier(folder, SMALL)):
+        check_index(folder)
+        with pytest.raises(DiskInvalid, match="in use"):
+            DiskTier.open(folder, SMALL)
+
+
+def test_a_path_that_is_no_utf_8_is_refused_and_not_taken_to_be_damaged(folder):
+    odd = Path(os.fsdecode(bytes(folder) + b"\xe9"))
+    folder.rename(odd)
+    before = content(odd)
+    with pytest.raises(DiskInvalid, match="UTF-8"):
+        look(odd, repair=True)
+    with pytest.raises(DiskInvalid, match="UTF-8"):
+        DiskTier.open(odd, SMALL)
+    assert content(odd) == before
+
+
 # -------------------------------------------------------------------------------- command
+
+
+def test_names_that_are_no_utf_8_are_told(folder):
+    (folder / os.fsdecode(b"stray\xff")).write_bytes(b"")
+    result = CliRunner().invoke(app, ["verify", str(folder), "--json"])
+    assert json.loads(result.stdout)["strange_files"] == ["stray\\xff"]
+
+
+def test_a_path_too_long_is_refused(tmp_path):
+    result = CliRunner().invoke(app, ["verify", str(tmp_path / ("a" * 300))])
+    assert isinstance(result.exception, DiskInvalid)
+    check_index(tmp_path / ("a" * 300))
 
 
 def test_the_command(folder):

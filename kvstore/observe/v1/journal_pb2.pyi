@@ -7,7 +7,7 @@ A segment is a file of records one after the other, each behind a head of twelve
 uint32, the length of the record, a check of the length and a check of the record (kvstore/observe/framing.py).
 The first record is a Heading, all others are Entries, numbered without a gap.
 
-Messages are named like the records of kvstore/core (events.py, effects.py, types.py), fields like theirs, so
+Messages are named like the records of kvstore/core (those of events and effects, types.py), fields like theirs, so
 that the codec needs no table of its own; a test compares the two. Enums are their numbers there.
 """
 
