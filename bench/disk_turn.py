@@ -46,28 +46,29 @@ def turn(rounds: int) -> tuple[list[Row], str]:
         return [], str(error)
     torch.set_num_threads(THREADS)
     prompt = [10 + place % 4000 for place in range(TOKENS)]
-    rows = []
-    for name, dtype in DTYPES.items():
-        layout = model.config.kv_layout(block_tokens=BLOCK_TOKENS, dtype=dtype)
-        with bench_folder() as folder:
-            store = _Store(
-                folder / "disk", layout.block_bytes, layout.fingerprint(model.weights.digest), prompt
-            )
-            store.fill()
-            samples, references = [], []
-            for _ in range(rounds):
-                samples.append(store.bring_back())
-                references.append(_computed(model, prompt))
-        rows.append(
-            make_row(
-                f"turn of {TOKENS} tokens, {name}, {layout.block_bytes / BLOCK_TOKENS / 1024:g} KiB a token: "
-                f"from disk to usable, over computing it (at least)",
-                "s",
-                samples,
-                reference=references,
-            )
+    samples: dict[str, list[float]] = {}
+    references: list[float] = []
+    with bench_folder() as folder:
+        stores = {}
+        for dtype_name, dtype in DTYPES.items():
+            layout = model.config.kv_layout(block_tokens=BLOCK_TOKENS, dtype=dtype)
+            fingerprint = layout.fingerprint(model.weights.digest)
+            name = f"{dtype_name}, {layout.block_bytes / BLOCK_TOKENS / 1024:g} KiB a token"
+            stores[name] = _Store(folder / dtype_name, layout.block_bytes, fingerprint, prompt)
+            stores[name].fill()
+        for _ in range(rounds):
+            for name, store in stores.items():
+                samples.setdefault(name, []).append(store.bring_back())
+            references.append(_computed(model, prompt))
+    return [
+        make_row(
+            f"turn of {TOKENS} tokens, {name}: from disk to usable, over computing it (at least)",
+            "s",
+            seconds,
+            reference=references,
         )
-    return rows, ""
+        for name, seconds in samples.items()
+    ], ""
 
 
 def _computed(model: Llama, prompt: list[int]) -> float:
