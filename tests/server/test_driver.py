@@ -132,9 +132,9 @@ def disk_frames_used(driver: Driver) -> int:
 
 
 def test_a_layout_that_is_refused_wipes_nothing(tmp_path: Path) -> None:
-    """Its fingerprint is one that is known with another size."""
+    """Its fingerprint is one that is known with another size, though of the folder's geometry."""
     config = replace(config_for(tmp_path, disk_bytes=16 << 20), wipe_incompatible=True)
-    wrong = replace(LAYOUT, block_bytes=8192)
+    wrong = replace(LAYOUT, block_bytes=LAYOUT.block_bytes - 16)
 
     async def store(driver: Driver, _: Stopped) -> None:
         attached = await attach(driver)
