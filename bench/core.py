@@ -20,8 +20,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import ParamSpec, TypeVar
 
-from bench.core_cases import BATCH, PROMPT_BLOCKS, CoreCases
+from bench.core_cases import BATCH, CoreCases
 from bench.core_sizes import make_disk, memory_per_block, seconds_to_start
+from bench.driven import PROMPT_BLOCKS
 from bench.reference import Reference, open_reference
 from bench.report import Row, main, make_row
 

@@ -7,7 +7,7 @@ import tracemalloc
 from pathlib import Path
 from time import perf_counter
 
-from bench.core_cases import BLOCK_TOKENS, Driven, random_keys
+from bench.driven import BLOCK_TOKENS, Driven, random_keys
 from kvstore.core.config import StoreConfig
 from kvstore.core.events import BlocksFound
 from kvstore.core.store import Store

@@ -8,7 +8,8 @@ import numpy as np
 from bench.processes import service
 from bench.report import Row, make_row
 from kvstore.client import operations
-from kvstore.client.client import Client, Layout
+from kvstore.client.attaching import Layout
+from kvstore.client.client import Client
 from kvstore.v1 import kvstore_pb2 as pb
 
 __all__ = ["served"]

@@ -23,7 +23,7 @@ def drain(
 ) -> None:
     """Take no new work, and write to disk what is worth keeping. Exit status 1: not all is there."""
     with Client(socket, deadline_seconds=DEADLINE_SECONDS) as client:
-        response = client.drain(timeout, cancel=cancel, stop=stop)
+        response = client.operator.drain(timeout, cancel=cancel, stop=stop)
     if cancel:
         typer.echo("The service takes new work again.")
         return

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from kvstore.cli.texts import check_text
 from kvstore.client.address import default_address
 from kvstore.client.client import Client
 from kvstore.core.errors import ConfigInvalid
@@ -32,13 +33,15 @@ def forget(
         bool,
         typer.Option("--whole-chain", help="Of a session also what others use, with all that hangs on it."),
     ] = False,
-    wait: Annotated[float, typer.Option(help="Seconds to wait until it is done, durably.")] = 60.0,
+    wait: Annotated[
+        float, typer.Option(min=0, max=3600, help="Seconds to wait until it is done, durably.")
+    ] = 60.0,
     yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the answer as one JSON object.")] = False,
 ) -> None:
     """Forget what is cached, in every tier, disk included. All that is named must hold of a block."""
     named = {"session": session, "tenant": tenant, "namespace": namespace, "engine": engine}
-    named = {name: value for name, value in named.items() if value}
+    named = {name: check_text(f"--{name}", value) for name, value in named.items() if value}
     if not named:
         raise ConfigInvalid(
             "nothing is named",
@@ -51,7 +54,7 @@ def forget(
         whole = ", with what others use of it" if whole_chain else ""
         typer.confirm(f"Forget what is cached of {what}{whole}, on disk too?", abort=True)
     with Client(socket) as client:
-        answer = client.forget(**named, whole_chain=whole_chain, seconds=wait)
+        answer = client.operator.forget(**named, whole_chain=whole_chain, seconds=wait)
     if as_json:
         shown = {"blocks_forgotten": answer.blocks_forgotten, "done": answer.done}
         typer.echo(json.dumps(shown))

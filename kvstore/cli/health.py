@@ -22,7 +22,7 @@ def health(
     """Ask whether the service takes work. Exit status 0: it does; 1: it drains or stops; 2: no answer."""
     try:
         with Client(socket, deadline_seconds=timeout) as client:
-            serving = client.is_serving()
+            serving = client.operator.is_serving()
     except ClientError as error:
         typer.echo(f"kvstore: {error}", err=True)
         raise typer.Exit(UNREACHABLE) from None

@@ -9,6 +9,7 @@ from google.protobuf.json_format import MessageToDict
 from rich.console import Console
 from rich.table import Table
 
+from kvstore.cli.texts import check_text
 from kvstore.client.address import default_address
 from kvstore.client.client import Client
 from kvstore.core.errors import ConfigInvalid
@@ -41,7 +42,7 @@ def limits(
     """Show, and set, rate limits and watermarks of a running service. What isn't named stays as it is."""
     asked = _asked(to_set or (), high_watermark or (), low_watermark or ())
     with Client(socket, deadline_seconds=DEADLINE_SECONDS) as client:
-        now = client.update_limits(asked)
+        now = client.operator.update_limits(asked)
     if as_json:
         typer.echo(json.dumps(MessageToDict(now, preserving_proto_field_name=True), indent=2))
         return
@@ -78,7 +79,7 @@ def _pair(text: str, flag: str, example: str) -> tuple[str, str]:
     name, found, value = text.partition("=")
     if not found:
         _refuse(flag, text, "not NAME=VALUE", f"like {example}")
-    return name.strip(), value.strip()
+    return check_text(flag, name.strip()), value.strip()
 
 
 def _share(text: str, flag: str, value: str) -> float:

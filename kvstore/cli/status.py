@@ -38,7 +38,7 @@ def status(
 
 def _usage(address: str) -> pb.Usage:
     with Client(address, deadline_seconds=DEADLINE_SECONDS) as client:
-        return client.usage()
+        return client.operator.usage()
 
 
 def _json(usage: pb.Usage, advice: Sequence[Advice]) -> str:

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 from google.protobuf.json_format import MessageToDict
 
+from kvstore.cli.texts import check_text
 from kvstore.client.address import default_address
 from kvstore.client.client import Client
 from kvstore.v1 import kvstore_pb2 as pb
@@ -24,13 +25,15 @@ def watch(
         str, typer.Option(default_factory=default_address, help="The service's socket: a path, or unix:PATH.")
     ],
     engine: Annotated[str, typer.Option(help="Only what concerns this one: engines/UUID.")] = "",
-    start: Annotated[int, typer.Option(min=0, help="The first revision; 0: from now.")] = 0,
+    start: Annotated[int, typer.Option(min=0, max=2**64 - 1, help="The first revision; 0: from now.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print each event as one JSON object.")] = False,
 ) -> None:
     """Print events as they happen: sequences, blocks by tier, pressure, engines that are gone."""
     try:
         with Client(socket) as client:
-            for batch in client.watch_events(engine=engine, start_revision=start):
+            for batch in client.operator.watch_events(
+                engine=check_text("--engine", engine), start_revision=start
+            ):
                 for event in batch.events:
                     print(_json(event) if as_json else f"{event.revision:>10}  {describe(event)}")
                 # One who reads from a pipe waits for it.

@@ -1,4 +1,4 @@
-"""The client: what an inference engine uses of the service.
+"""The client: what an inference engine uses of the service; the calls of operators are at `client.operator`.
 
     with Client() as client:
         client.attach(Layout(block_tokens=16, block_bytes=..., ranks=1, fingerprint=...))
@@ -14,41 +14,22 @@ can also go on without.
 
 import contextlib
 import time
-import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
-from grpc_health.v1 import health_pb2
-
 from kvstore.client.address import default_address, to_address
+from kvstore.client.attaching import Layout, ask_attach, give_up
 from kvstore.client.attachment import Attachment, PendingStep
 from kvstore.client.calls import Service
-from kvstore.client.errors import ClientError, Refused, ServiceLost, Unanswered
+from kvstore.client.errors import ClientError, ServiceLost
 from kvstore.client.mapping import MappedPool, map_pools, share_rank
 from kvstore.client.operations import duration
+from kvstore.client.operator_calls import OperatorCalls
 from kvstore.client.tables import BlockTables
 from kvstore.v1 import kvstore_pb2 as pb
 
-__all__ = ["Client", "Layout"]
-
-# The first Attach makes the pools, and the kernel clears every page of them.
-ATTACH_SECONDS = 60.0
-# An old engine may still hold the memory that the new pools need.
-POOL_PATIENCE_SECONDS = 10.0
-ATTACH_PAUSE_SECONDS = 0.05
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
-    """How this engine reads a frame. Caches are shared between equal fingerprints only."""
-
-    block_tokens: int
-    block_bytes: int  # On one rank.
-    ranks: int = 1
-    fingerprint: bytes  # 32 bytes, over all that makes KV differ besides its tokens.
-    description: Mapping[str, str] = field(default_factory=dict)  # For people.
+__all__ = ["Client"]
 
 
 class Client:
@@ -56,6 +37,7 @@ class Client:
         """Connects to nothing yet. `address`: the service's socket, a path or `unix:PATH`; empty: this
         user's default. The deadline bounds one try."""
         self._service = Service(to_address(address or default_address()), deadline_seconds)
+        self.operator = OperatorCalls(self._service)
         self._attachment: Attachment | None = None
         self._attached_with = pb.AttachResponse()
 
@@ -77,18 +59,12 @@ class Client:
                 raise ClientError(f"attached already, as {self.engine}: detach first")
             self._attachment.close()
             self._attachment = None
-        request = pb.AttachRequest(
-            request_id=str(uuid.uuid4()),
-            layout=_to_message(layout),
-            lease=duration(lease_seconds),
-            build=build,
-        )
-        response = self._ask_attach(request)
+        response = ask_attach(self._service, layout, build=build, lease_seconds=lease_seconds)
         try:
             ranks = range(layout.ranks) if map_ranks is None else map_ranks
             pools = map_pools(response, ranks, layout.block_bytes, seconds=self._service.deadline_seconds)
         except BaseException:
-            self._give_up(response.engine)
+            give_up(self._service, response.engine)
             raise
         tables = BlockTables(layout.block_tokens)
         self._attached_with = response
@@ -217,78 +193,11 @@ class Client:
         )
         return attachment.call(self._service.stub.Retain, request).bytes_retained
 
-    def forget(
-        self,
-        *,
-        session: str = "",
-        tenant: str = "",
-        namespace: str = "",
-        engine: str = "",
-        whole_chain: bool = False,
-        seconds: float = 60.0,
-    ) -> pb.ForgetResponse:
-        """Forgets what a session, a tenant, a namespace (its fingerprint in hex) or an engine has left.
-
-        Waits so long until it is done; `done` says whether it is. Needs no attach: it is an operator's call.
-        """
-        self._service.check_process()
-        request = pb.ForgetRequest(
-            session=session,
-            tenant=tenant,
-            namespace=namespace,
-            engine=engine,
-            whole_chain=whole_chain,
-            wait=duration(seconds),
-        )
-        timeout = seconds + self._service.deadline_seconds
-        return self._service.call(self._service.stub.Forget, request, timeout=timeout)
-
-    def usage(self) -> pb.Usage:
-        """Needs no attach."""
-        self._service.check_process()
-        request, timeout = pb.GetUsageRequest(), self._service.deadline_seconds
-        return self._service.call(self._service.stub.GetUsage, request, timeout=timeout)
-
     def get_sequence(self, sequence: int) -> pb.Sequence:
         """How one of this engine's sequences stands, as the store has it. Refused: SEQUENCE_UNKNOWN."""
         attachment = self._attached()
         request = pb.GetSequenceRequest(engine=attachment.engine, sequence=sequence)
         return attachment.call(self._service.stub.GetSequence, request)
-
-    def watch_events(
-        self, *, engine: str = "", start_revision: int = 0, store_epoch: int = 0
-    ) -> Iterator[pb.EventBatch]:
-        """Events from a revision of that epoch on (0: from now), as they happen; needs no attach.
-
-        The first batch is empty and says where it begins. Ends in ServiceLost when the service stops, and is
-        Refused (REVISION_COMPACTED) to one who was too slow: then read `usage`, and watch from now.
-        """
-        self._service.check_process()
-        request = pb.WatchEventsRequest(engine=engine, start_revision=start_revision, store_epoch=store_epoch)
-        return self._service.stream(self._service.stub.WatchEvents, request)
-
-    def drain(self, seconds: float, *, cancel: bool = False, stop: bool = False) -> pb.DrainResponse:
-        """Before a restart: see Drain in the contract. Waits for so long at most; needs no attach."""
-        self._service.check_process()
-        request = pb.DrainRequest(timeout=duration(seconds), cancel=cancel, stop=stop)
-        timeout = seconds + self._service.deadline_seconds
-        return self._service.call(self._service.stub.Drain, request, timeout=timeout)
-
-    def is_serving(self) -> bool:
-        """Whether the service takes work, by grpc.health.v1; needs no attach. Unanswered: there is none."""
-        self._service.check_process()
-        request, timeout = health_pb2.HealthCheckRequest(), self._service.deadline_seconds
-        response = self._service.call(self._service.health.Check, request, timeout=timeout)
-        return bool(response.status == health_pb2.HealthCheckResponse.SERVING)
-
-    def update_limits(self, limits: pb.Limits | None = None) -> pb.Limits:
-        """Sets limits of links and watermarks of tiers; what is absent stays. Returns all that hold.
-
-        Needs no attach: it is an operator's call.
-        """
-        self._service.check_process()
-        request, timeout = pb.UpdateLimitsRequest(limits=limits), self._service.deadline_seconds
-        return self._service.call(self._service.stub.UpdateLimits, request, timeout=timeout)
 
     def detach(self) -> None:
         """Frees all sequences, at once. It is the engine's word that no work of it is under way.
@@ -328,34 +237,3 @@ class Client:
         if self._attachment is None:
             raise ClientError("not attached: call attach() first")
         return self._attachment
-
-    def _ask_attach(self, request: pb.AttachRequest) -> pb.AttachResponse:
-        """One request id for all tries, so that there is one engine whatever gets lost."""
-        begin = time.monotonic()
-        while True:
-            try:
-                return self._service.call(self._service.stub.Attach, request, timeout=ATTACH_SECONDS)
-            except Unanswered:
-                patience = self._service.deadline_seconds
-                if time.monotonic() - begin >= patience:
-                    raise
-            except Refused as refused:
-                if refused.reason != "POOL_UNAVAILABLE" or time.monotonic() - begin >= POOL_PATIENCE_SECONDS:
-                    raise
-            time.sleep(ATTACH_PAUSE_SECONDS)
-
-    def _give_up(self, engine: pb.Engine) -> None:
-        """An engine that could not map is of no use, and ends by its lease if this is not heard."""
-        with contextlib.suppress(ClientError):
-            request, timeout = pb.DetachRequest(name=engine.name), self._service.deadline_seconds
-            self._service.call(self._service.stub.Detach, request, timeout=timeout)
-
-
-def _to_message(layout: Layout) -> pb.BlockLayout:
-    return pb.BlockLayout(
-        block_tokens=layout.block_tokens,
-        block_bytes=layout.block_bytes,
-        ranks=layout.ranks,
-        fingerprint=layout.fingerprint,
-        description=dict(layout.description),
-    )

@@ -108,7 +108,7 @@ class Service(Child):
             while True:
                 self.check_alive()
                 try:
-                    if is_so(client.usage()):
+                    if is_so(client.operator.usage()):
                         return
                 except ClientError as error:
                     problem = f"it does not answer: {error}"

@@ -5,18 +5,10 @@ effect says; so is that the end of an engine loses what was not published.
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from kvstore.core.answers import (
-    Answer,
-    ForgetAnswer,
-    KeepAliveAnswer,
-    LookupAnswer,
-    PrefetchAnswer,
-    RetainAnswer,
-    StepAnswer,
-)
+from kvstore.core.answers import KeepAliveAnswer, LookupAnswer, StepAnswer
 from kvstore.core.calls import (
     Detach,
     Forget,
@@ -29,16 +21,18 @@ from kvstore.core.calls import (
     Single,
     Step,
 )
-from kvstore.core.effects import DiskDelete, DiskNote, Effects, SessionsForgotten, SessionsKept, Transfer
+from kvstore.core.effects import Effects
 from kvstore.core.errors import EngineExpired
 from kvstore.core.events import BlocksFound, BlocksLost, Event, TethersClosed, TransferEnded
 from kvstore.core.notices import Notice, SequenceMoved
-from kvstore.core.types import BlockKey, EngineId, Revision, SequenceState, StepNumber, TransferId
-from kvstore.observe.facts import NO_KEY, Content, Fact, Held, Place, Ref
+from kvstore.core.types import EngineId, Revision, SequenceState, StepNumber
+from kvstore.observe.cached import asked, by_key, deleted, looked_up, noted
+from kvstore.observe.facts import NO_KEY, Fact, Held, Ref
 from kvstore.observe.operations import OperationTeller, in_order, sequences_of
 from kvstore.observe.records import Entry, Failure, Refusal
 from kvstore.observe.tables import Tables
-from kvstore.observe.words import count, event_words, notice_words
+from kvstore.observe.transfers import TransferTeller
+from kvstore.observe.words import event_words, notice_words
 
 __all__ = ["Teller"]
 
@@ -63,7 +57,7 @@ class Teller:
         self.tables = Tables()
         self._operations = OperationTeller(self.tables, block_tokens)
         self._block_tokens = block_tokens
-        self._transfers: dict[TransferId, tuple[Transfer, tuple[Held, ...]]] = {}
+        self._transfers = TransferTeller(self.tables)
 
     def tell(self, entry: Entry) -> Iterator[Fact]:
         event, outcome = entry.event, entry.outcome
@@ -78,11 +72,11 @@ class Teller:
         else:
             yield from self._tell_event(entry, outcome)
             for delete in outcome.deletes:
-                yield self._delete(delete)
+                yield deleted(delete)
             for note in outcome.notes:
-                yield from self._note(note)
+                yield from noted(note)
             for transfer in outcome.transfers:
-                yield from self._start(transfer)
+                yield from self._transfers.start(transfer)
 
     def _tell_event(self, entry: Entry, effects: Effects) -> Iterator[Fact]:
         event, answer = entry.event, effects.answer
@@ -93,7 +87,7 @@ class Teller:
                 yield from self._complete(event.engine, event.completed_step)
                 yield from self._news(event.engine, answer.notices)
             case Lookup() if isinstance(answer, LookupAnswer):
-                yield from self._lookup(event, answer)
+                yield from looked_up(event, answer)
             case Detach():
                 yield self._of_engine(event.engine, event_words(event))
                 # Its word that all its steps have completed.
@@ -102,13 +96,13 @@ class Teller:
             case TethersClosed():
                 yield from self._lose(event.engine, event_words(event))
             case TransferEnded():
-                yield from self._ended(event)
+                yield from self._transfers.ended(event)
             case Prefetch() | Retain() | Forget():
-                yield self._asked(event, answer)
+                yield asked(event, answer)
             case BlocksFound():
-                yield Fact(text="found on disk", blocks=_by_key(block.key for block in event.blocks))
+                yield Fact(text="found on disk", blocks=by_key(block.key for block in event.blocks))
             case BlocksLost():
-                yield Fact(text="found bad on disk", blocks=_by_key(stored.key for stored in event.keys))
+                yield Fact(text="found bad on disk", blocks=by_key(stored.key for stored in event.keys))
             case SetLimits():
                 # Whoever is told to hurry or not from here on may be told so by it.
                 yield Fact(text=event_words(event), always=True)
@@ -186,74 +180,6 @@ class Teller:
     def _seen(self, engine: EngineId) -> Seen:
         return self.engines.setdefault(engine, Seen())
 
-    # ------------------------------------------------------------------------- transfers
-
-    def _start(self, transfer: Transfer) -> Iterator[Fact]:
-        blocks, replaced = [], []
-        keys = [stored.key for stored in transfer.keys] or [NO_KEY] * len(transfer.source_frames)
-        pairs = zip(transfer.source_frames, transfer.target_frames, keys, strict=True)
-        for source, target, key in pairs:
-            place = Place(transfer.target, target)
-            block, before = self.tables.move(Place(transfer.source, source), place, key)
-            blocks.append(block)
-            if before is not None and before.key:
-                replaced.append(Held(before, source=place))
-        self._transfers[transfer.id] = (transfer, tuple(blocks))
-        text = f"transfer {transfer.id} from {transfer.source.name} to {transfer.target.name}"
-        if replaced:
-            yield Fact(text=f"copies gone, {text} needs the room", blocks=tuple(replaced))
-        yield Fact(text=f"{text} started", blocks=tuple(blocks))
-
-    def _ended(self, event: TransferEnded) -> Iterator[Fact]:
-        if event.transfer not in self._transfers:
-            return
-        transfer, blocks = self._transfers.pop(event.transfer)
-        late = [blocks[place] for place in event.late]
-        failed = [blocks[place] for place in event.failed if place not in set(event.late)]
-        good = [block for place, block in enumerate(blocks) if place not in set(event.failed)]
-        text = f"transfer {transfer.id} from {transfer.source.name} to {transfer.target.name}"
-        if good:
-            yield Fact(text=f"{text} ended well", blocks=tuple(good))
-        if failed:
-            yield Fact(text=f"{text} failed", blocks=tuple(failed))
-        if late:
-            yield Fact(text=f"{text} was not done in time", blocks=tuple(late))
-        for block in failed + late:
-            if block.target is not None:
-                self.tables.drop(block.target, block.content)
-
-    def _asked(self, event: Prefetch | Retain | Forget, answer: Answer) -> Fact:
-        """What is asked for by keys concerns these blocks, and what by name this session."""
-        told = {
-            PrefetchAnswer: lambda answer: f"{count(answer.blocks_started, 'block')} on their way",
-            RetainAnswer: lambda answer: f"{count(answer.blocks_retained, 'block')} retained",
-            ForgetAnswer: lambda answer: f"{count(answer.blocks_forgotten, 'block')} forgotten so far",
-        }[type(answer)](answer)
-        keys = () if isinstance(event, Forget) else event.block_keys
-        sessions = frozenset({event.session}) if event.session else frozenset()
-        return Fact(text=f"{event_words(event)}: {told}", blocks=_by_key(keys), sessions=sessions)
-
-    def _note(self, note: DiskNote) -> Iterator[Fact]:
-        match note:
-            case SessionsKept():
-                for session in note.sessions:
-                    text = f"disk keeps session {session.name}, {count(len(session.keys), 'block')}"
-                    yield Fact(text=text, sessions=frozenset({session.name}))
-            case SessionsForgotten():
-                for name in note.sessions:
-                    yield Fact(text=f"disk forgets session {name.name}", sessions=frozenset({name.name}))
-
-    def _delete(self, delete: DiskDelete) -> Fact:
-        return Fact(text="deleted from disk", blocks=_by_key(stored.key for stored in delete.keys))
-
-    def _lookup(self, event: Lookup, answer: LookupAnswer) -> Iterator[Fact]:
-        found = event.block_keys[: answer.blocks_cached]
-        text = f"engine {event.engine} looks up {count(len(event.block_keys), 'block')}"
-        if found:
-            yield Fact(text=f"{text}: cached", blocks=_by_key(found))
-        if len(found) < len(event.block_keys):
-            yield Fact(text=f"{text}: not cached", blocks=_by_key(event.block_keys[len(found) :]))
-
     # ------------------------------------------------------------------------- concerned
 
     def _about(self, refs: set[Ref], text: str, blocks: tuple[Held, ...] = ()) -> Fact:
@@ -267,7 +193,3 @@ class Teller:
             return set()
         operations = event.operations if isinstance(event, Step) else (event.operation,)
         return {Ref(event.engine, each) for operation in operations for each in sequences_of(operation)}
-
-
-def _by_key(keys: Iterable[BlockKey]) -> tuple[Held, ...]:
-    return tuple(Held(Content(key)) for key in keys)

@@ -29,9 +29,10 @@ class ForgetCall:
 
 def decode_prefetch(request: pb.PrefetchRequest, time: float) -> Prefetch:
     if request.target not in TARGETS:
-        refuse(
-            "target", pb.Tier.Name(request.target), "not a tier to bring blocks up to", "TIER_CPU or TIER_GPU"
-        )
+        # A number may come that no tier has.
+        known = request.target in pb.Tier.values()
+        shown = pb.Tier.Name(request.target) if known else request.target
+        refuse("target", shown, "not a tier to bring blocks up to", "TIER_CPU or TIER_GPU")
     return Prefetch(
         time=time,
         engine=engine_id("engine", request.engine),

@@ -48,6 +48,7 @@ class FirstAttach:
 
     async def store(self, layout: Layout) -> RunningStore:
         """All who attach meanwhile wait for the same; it goes on when the deadline of a caller has passed."""
+        # Before the disk is laid out for it: a layout that is refused must not have cost what is there.
         self._parts.check_namespace(layout)
         frames = count_frames(self._parts.config, layout, self._parts.disk)
         if self._making is None:

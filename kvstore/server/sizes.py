@@ -39,10 +39,11 @@ def parse_size(text: str, *, flag: str, whole_bytes: int | None = None) -> int:
     if unit.upper() not in UNITS:
         known = ", ".join(name for name in ("B", "KiB", "MiB", "GiB", "TiB", "KB", "MB", "GB", "TB"))
         raise ConfigInvalid(f"unknown unit {unit}", field=flag, value=text, remedy=f"one of {known}")
-    size = int(number * UNITS[unit.upper()])
+    size = number * UNITS[unit.upper()]
+    # Before it is made whole: so many digits are infinite.
     if size > SIZE_MAX:
         raise ConfigInvalid("beyond all bounds", field=flag, value=text, remedy=remedy)
-    return size
+    return int(size)
 
 
 def format_bytes(size: int) -> str:

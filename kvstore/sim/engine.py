@@ -3,51 +3,18 @@
 import random
 from functools import partial
 
-from kvstore.core.answers import (
-    AttachAnswer,
-    KeepAliveAnswer,
-    LookupAnswer,
-    PrefetchAnswer,
-    RetainAnswer,
-    StepAnswer,
-)
-from kvstore.core.calls import Attach, KeepAlive, Lookup, Prefetch, Retain, Single, Step
-from kvstore.core.columns import as_allocates
+from kvstore.core.answers import AttachAnswer, KeepAliveAnswer, StepAnswer
+from kvstore.core.calls import Attach, KeepAlive, Single, Step
 from kvstore.core.events import Event, TetherOpened
 from kvstore.core.notices import Notice, SequenceMoved
-from kvstore.core.operations import (
-    Allocate,
-    AllocateResult,
-    Commit,
-    Fork,
-    ForkResult,
-    Free,
-    Grow,
-    GrowResult,
-    Operation,
-    Result,
-    Swap,
-    SwapResult,
-    UpdateActivity,
-    UpdateActivityResult,
-)
-from kvstore.core.types import (
-    Activity,
-    Direction,
-    NamespaceId,
-    Outcome,
-    Revision,
-    SequenceId,
-    SequenceState,
-    StepNumber,
-    Tier,
-    WriterId,
-)
+from kvstore.core.operations import Commit, Fork, Operation, Result
+from kvstore.core.types import NamespaceId, Revision, SequenceState, StepNumber, WriterId
 from kvstore.sim.clock import Clock
 from kvstore.sim.line import Line
 from kvstore.sim.stores import TENANTS
-from kvstore.sim.texts import BLOCK_TOKENS, Content, engine_id, keys_of
-from kvstore.sim.work import CopyFrame, Inherit, Publish, ReadTokens, Space, WriteTokens
+from kvstore.sim.taking import Taking
+from kvstore.sim.texts import BLOCK_TOKENS, engine_id
+from kvstore.sim.work import CopyFrame, Publish, ReadTokens, Space, WriteTokens
 from kvstore.sim.world import World
 from kvstore.sim.wrong import Wrong, expect
 
@@ -75,6 +42,7 @@ class SimEngine:
         self.lines: dict[int, Line] = {}
         # Children of forks, until it is known whether they were made.
         self.children: dict[int, Line] = {}
+        self._taking = Taking(self.lines, self.children, self._note_grant)
         self.alive = True
         self.hangs_until = 0.0
         self.last_event: Step | None = None
@@ -159,54 +127,6 @@ class SimEngine:
         self.reported = max(self.reported, int(event.completed_step))
         self._take_notices(answer.notices, answer.revision)
 
-    def lookup(self, tokens: Content, tenant: str) -> None:
-        event = Lookup(time=self.world.time, engine=self.id, block_keys=keys_of(tokens), tenant=tenant)
-        answer = self.world.handle(event).answer
-        if not isinstance(answer, LookupAnswer):
-            raise Wrong(f"engine {self.number}: Lookup is answered with {answer}")
-        space = self.space(tenant)
-        for place in range(answer.blocks_cached):
-            block = tokens[place * BLOCK_TOKENS : (place + 1) * BLOCK_TOKENS]
-            committed = self.world.shadow.is_committed(space, block)
-            known = committed or self._has_announced(space, block)
-            expect(known, f"{space}: a Lookup finds tokens {list(block)}, which nobody has committed")
-
-    def prefetch(self, tokens: Content, session: str, target: Tier, tenant: str) -> None:
-        keys = () if session else keys_of(tokens)
-        event = Prefetch(
-            time=self.world.time,
-            engine=self.id,
-            block_keys=keys,
-            session=session,
-            target=target,
-            tenant=tenant,
-        )
-        answer = self.world.handle(event).answer
-        most = len(keys) if keys else self.world.store.config.session_keys_max
-        good = isinstance(answer, PrefetchAnswer) and answer.blocks_started <= most
-        expect(good, f"engine {self.number}: Prefetch is answered with {answer}")
-
-    def retain(self, tokens: Content, session: str, seconds: float, priority: int, tenant: str) -> None:
-        keys = () if session else keys_of(tokens)
-        event = Retain(
-            time=self.world.time,
-            engine=self.id,
-            block_keys=keys,
-            session=session,
-            ttl_seconds=seconds,
-            priority=priority,
-            tenant=tenant,
-        )
-        answer = self.world.handle(event).answer
-        most = len(keys) if keys else self.world.store.config.session_keys_max
-        good = isinstance(answer, RetainAnswer) and answer.blocks_retained <= most
-        expect(good, f"engine {self.number}: Retain is answered with {answer}")
-
-    def _has_announced(self, space: Space, block: Content) -> bool:
-        """It has committed the block itself, and the work that fills it has not run yet."""
-        works = [work for _, work in self.world.pending.get(self.number, ()) if isinstance(work, Publish)]
-        return any(work.space == space and work.holds(block) for work in works)
-
     def _send(self, event: Event, operations: list[Operation]) -> StepAnswer:
         answer = self.world.handle(event).answer
         if not isinstance(answer, StepAnswer):
@@ -216,7 +136,7 @@ class SimEngine:
         # In the order of the phases: a child has its parent's table from before the parent's Allocate.
         pairs = list(zip(operations, answer.results, strict=True))
         for operation, result in sorted(pairs, key=lambda pair: not isinstance(pair[0], Fork)):
-            self._take(operation, result)
+            self._taking.take(operation, result)
         self._take_notices(answer.notices, answer.revision)
         for copy in answer.copies:
             self.world.enqueue(self.number, self.step, CopyFrame(copy.source, copy.target))
@@ -224,6 +144,17 @@ class SimEngine:
             if line.state is SequenceState.RESIDENT and line.running and line.room:
                 self._compute(line)
         return answer
+
+    def _take_notices(self, notices: tuple[Notice, ...], revision: Revision) -> None:
+        for notice in notices:
+            is_new = notice.revision > self._seen_revision
+            if isinstance(notice, SequenceMoved) and notice.sequence in self.lines and is_new:
+                self.lines[notice.sequence].take_moved(notice)
+        self._seen_revision = revision
+        for line in self.lines.values():
+            for inherited in line.take_inherited():
+                self.world.enqueue(self.number, self.step, inherited)
+        self.world.execute(self.number, self.executed)
 
     # ------------------------------------------------------------------- the GPU's stream
 
@@ -250,6 +181,11 @@ class SimEngine:
                 else:
                     self.world.run(self.number, self.step, work)
         self.world.execute(self.number, self.executed)
+
+    def _note_grant(self, line: Line, found_tokens: int) -> None:
+        """It has a new table, with what was found in it."""
+        line.seen.granted_at = self.world.events
+        self._note_use(line, found_tokens // BLOCK_TOKENS)
 
     def _note_use(self, line: Line, end: int) -> None:
         """A Forget of one session leaves what others have in their prompts."""
@@ -295,65 +231,3 @@ class SimEngine:
         """Its processes are gone: work that has not run never will."""
         self.alive = False
         self.world.pending.pop(self.number, None)
-
-    # ------------------------------------------------------------------- taking answers in
-
-    def _take_notices(self, notices: tuple[Notice, ...], revision: Revision) -> None:
-        for notice in notices:
-            is_new = notice.revision > self._seen_revision
-            if isinstance(notice, SequenceMoved) and notice.sequence in self.lines and is_new:
-                self.lines[notice.sequence].take_moved(notice)
-        self._seen_revision = revision
-        for line in self.lines.values():
-            for inherited in line.take_inherited():
-                self.world.enqueue(self.number, self.step, inherited)
-        self.world.execute(self.number, self.executed)
-
-    def _take(self, operation: Operation, result: Result) -> None:
-        match operation, result:
-            case Free(), _:
-                for id in operation.sequences:
-                    self.lines.pop(id, None)
-            case Fork(), ForkResult():
-                self._take_fork(operation, result)
-            case Allocate(), AllocateResult():
-                line = self.lines[operation.sequence]
-                came = line.state is SequenceState.DROPPED and result.outcome is Outcome.OK
-                if not line.take_allocate(operation, result):
-                    self.lines.pop(operation.sequence)
-                if came:
-                    self._note_grant(line, result.cached_tokens)
-            case Grow(), GrowResult():
-                for single, outcome in as_allocates(operation, result):
-                    self._take(single, outcome)
-            case Swap(direction=Direction.OUT), SwapResult():
-                self.lines[operation.sequence].take_swap_out(result)
-            case Swap(), SwapResult():
-                line = self.lines[operation.sequence]
-                came = line.state is SequenceState.DROPPED and result.outcome is Outcome.OK
-                line.take_swap_in(result)
-                if came:
-                    self._note_grant(line, result.valid_tokens)
-            case UpdateActivity(), UpdateActivityResult():
-                line = self.lines[operation.sequence]
-                if line.state is SequenceState.DROPPED and result.outcome is Outcome.OK:
-                    # How much was found is told later.
-                    self._note_grant(line, len(line.tokens) // BLOCK_TOKENS * BLOCK_TOKENS)
-                line.state = result.state
-                if operation.activity is Activity.RUNNING and result.outcome is Outcome.OK:
-                    line.running = True
-
-    def _note_grant(self, line: Line, found_tokens: int) -> None:
-        """It has a new table, with what was found in it."""
-        line.seen.granted_at = self.world.events
-        self._note_use(line, found_tokens // BLOCK_TOKENS)
-
-    def _take_fork(self, operation: Fork, result: ForkResult) -> None:
-        parent = self.lines.get(operation.parent)
-        for id in operation.children:
-            child = self.children.pop(id)
-            if result.outcome is Outcome.OK and parent is not None:
-                child.seen.granted_at = parent.seen.granted_at
-                child.table, child.state, child.running = list(parent.table), SequenceState.RESIDENT, True
-                self.lines[SequenceId(id)] = child
-                child.inherited.append(Inherit(parent.seen, child.seen, len(parent.table)))

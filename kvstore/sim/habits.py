@@ -7,6 +7,7 @@ from kvstore.core.errors import KVStoreError, StepGap
 from kvstore.core.operations import Operation
 from kvstore.core.phases import PHASES
 from kvstore.core.types import Activity, Retention, SequenceState, StepNumber, SwapMode, Tier
+from kvstore.sim.asking import lookup, prefetch, retain
 from kvstore.sim.engine import SimEngine
 from kvstore.sim.line import Line
 from kvstore.sim.ops import allocate, end_session, free, swap_in
@@ -33,7 +34,7 @@ class Habits:
         """One step, and perhaps other calls around it."""
         engine, rng = self._engine, self._random
         if rng.random() < 0.05:
-            engine.lookup(self._known_text(), rng.choice("ab"))
+            lookup(engine, self._known_text(), rng.choice("ab"))
         if rng.random() < 0.06:
             self._look_ahead()
         if rng.random() < 0.03:
@@ -63,10 +64,10 @@ class Habits:
         tokens = self._known_text()
         session = rng.choice(SESSIONS[2:]) if len(tokens) < BLOCK_TOKENS or rng.random() < 0.5 else ""
         if rng.random() < 0.6:
-            engine.prefetch(tokens, session, rng.choice([Tier.GPU, Tier.CPU]), tenant)
+            prefetch(engine, tokens, session, rng.choice([Tier.GPU, Tier.CPU]), tenant)
         else:
-            engine.retain(
-                tokens, session, RETAINED_SECONDS_MAX ** rng.uniform(-1, 1), rng.randrange(3), tenant
+            retain(
+                engine, tokens, session, RETAINED_SECONDS_MAX ** rng.uniform(-1, 1), rng.randrange(3), tenant
             )
 
     def _step_wrongly(self) -> None:

@@ -7,9 +7,10 @@ from functools import partial
 
 from kvstore.core.effects import BlocksUsed, DiskDelete, DiskNote, DiskSync
 from kvstore.core.types import Tier
+from kvstore.sim.carrying import Moving
 from kvstore.sim.clock import Clock
 from kvstore.sim.config import LinkSpeed, SimConfig
-from kvstore.sim.world import Moving, World
+from kvstore.sim.world import World
 
 __all__ = ["TimedLinks"]
 

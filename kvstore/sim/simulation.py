@@ -1,13 +1,11 @@
 """One run: engines come, work, hang, die and leave, the service crashes, on links and disks that fail."""
 
-import math
 import random
 from collections.abc import Sequence
 
 from kvstore.core.calls import Detach, Drain
 from kvstore.core.errors import Draining, EngineExpired, PoolQuarantined, TooManyEngines
 from kvstore.core.events import TethersClosed, Tick
-from kvstore.core.store import Store
 from kvstore.core.types import EngineState
 from kvstore.sim.clock import Clock
 from kvstore.sim.config import SimConfig
@@ -19,7 +17,7 @@ from kvstore.sim.links import TimedLinks
 from kvstore.sim.promises import keep_promises, serve_all
 from kvstore.sim.records import Happened
 from kvstore.sim.schedule import Kind, Stimulus
-from kvstore.sim.stores import make_store
+from kvstore.sim.stores import store_of
 from kvstore.sim.texts import Texts
 from kvstore.sim.world import World
 from kvstore.sim.wrong import Wrong, expect
@@ -38,7 +36,7 @@ class Simulation:
         self.clock = Clock()
         self.links = TimedLinks(config, self.clock)
         self.world = World(
-            self._make_store(),
+            store_of(config),
             config.seed,
             rank_count=config.ranks,
             carrier=self.links,
@@ -92,20 +90,6 @@ class Simulation:
         take_all(self.world, self.texts, self._last_number + 1)
         self.world.check_nothing_held()
         return self.world
-
-    def _make_store(self, disk_share: float = 1.0) -> Store:
-        config = self.config
-        return make_store(
-            gpu_frames=config.gpu_frames,
-            cpu_frames=config.cpu_frames,
-            disk_frames=math.ceil(config.disk_frames * disk_share),
-            transfer_blocks_max=config.transfer_blocks_max,
-            transfers_per_link_max=config.transfers_per_link_max,
-            forget_lot_blocks=config.forget_lot_blocks,
-            retained_blocks_max=config.retained_blocks_max,
-            queue_blocks_max=config.queue_blocks_max,
-            drop_tokens_max=config.drop_tokens_max,
-        )
 
     def _tick(self) -> None:
         self.world.handle(Tick(time=self.world.time))
@@ -269,4 +253,4 @@ class Simulation:
         self.links.crash(self.world, rng)
         self.forgets.crash()
         # Its disk may be given more or less than before.
-        self.world.restart(self._make_store(rng.choice([1.0, 1.0, 0.5, 1.5])))
+        self.world.restart(store_of(self.config, rng.choice([1.0, 1.0, 0.5, 1.5])))

@@ -1,13 +1,16 @@
 """Real stores, as large as a run or a test asks for."""
 
+import math
+
 from kvstore.core.config import StoreConfig
 from kvstore.core.store import Store
 from kvstore.core.types import TenantId
 from kvstore.policy.eviction import Lru
 from kvstore.policy.swap import LengthThreshold
+from kvstore.sim.config import SimConfig
 from kvstore.sim.texts import BLOCK_TOKENS
 
-__all__ = ["TENANTS", "make_store"]
+__all__ = ["TENANTS", "make_store", "store_of"]
 
 TENANTS = {"a": TenantId(1), "b": TenantId(2)}
 
@@ -46,3 +49,18 @@ def make_store(
         background_wait_seconds=background_wait_seconds,
     )
     return Store(config, Lru(), LengthThreshold(drop_tokens_max))
+
+
+def store_of(config: SimConfig, disk_share: float = 1.0) -> Store:
+    """As large as a run has it, but for its disk."""
+    return make_store(
+        gpu_frames=config.gpu_frames,
+        cpu_frames=config.cpu_frames,
+        disk_frames=math.ceil(config.disk_frames * disk_share),
+        transfer_blocks_max=config.transfer_blocks_max,
+        transfers_per_link_max=config.transfers_per_link_max,
+        forget_lot_blocks=config.forget_lot_blocks,
+        retained_blocks_max=config.retained_blocks_max,
+        queue_blocks_max=config.queue_blocks_max,
+        drop_tokens_max=config.drop_tokens_max,
+    )

@@ -6,12 +6,10 @@ carrier to say: tests end them by hand, the simulator by its clock (`links.py`).
 """
 
 import random
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
-from typing import Protocol
+from collections.abc import Iterable
 
 from kvstore.core.calls import Watch
-from kvstore.core.effects import DiskDelete, DiskNote, DiskSync, Effects, Transfer
+from kvstore.core.effects import Effects, Transfer
 from kvstore.core.events import (
     BlocksFound,
     BlocksLost,
@@ -24,64 +22,16 @@ from kvstore.core.events import (
 from kvstore.core.invariants import check_invariants
 from kvstore.core.store import Store
 from kvstore.core.types import StoredKey, SyncId, Tier
+from kvstore.sim.carrying import ByHand, Carrier, Moving
+from kvstore.sim.clashes import check_apart, check_in_time, check_streams_apart
 from kvstore.sim.mirror import Mirror
 from kvstore.sim.records import Executed, Handled, Log, Moved
-from kvstore.sim.shadow import Failed, Shadow, Version
+from kvstore.sim.shadow import Shadow, Version
 from kvstore.sim.texts import BLOCK_TOKENS, Content, stored_keys
 from kvstore.sim.work import Publish, Space, Work, WriteTokens
 from kvstore.sim.wrong import Wrong, expect
 
-__all__ = ["ByHand", "Carrier", "Moving", "World"]
-
-
-@dataclass(slots=True, eq=False)
-class Moving:
-    """A transfer under way. Its bytes move at some moment between its start and its end, on each rank
-    at another."""
-
-    transfer: Transfer
-    failed: Failed = field(default_factory=set)
-    # Places of a read that end too late: the device still writes to their frames after the end.
-    late: set[int] = field(default_factory=set)
-    moved: set[int] = field(default_factory=set)
-    # All its bytes have moved.
-    done: bool = False
-
-
-class Carrier(Protocol):
-    """Decides when and how well what the store has started is done."""
-
-    def carry(self, world: "World", moving: Moving) -> None: ...
-    def tell_disk(self, world: "World", told: DiskDelete | DiskNote) -> None: ...
-    def before_write(self, world: "World", moving: Moving) -> None: ...
-    def sync(self, world: "World", sync: DiskSync) -> None: ...
-
-
-class ByHand:
-    """For tests: transfers end when they are told to, and some fail."""
-
-    def __init__(self, rng: random.Random, fail_share: float) -> None:
-        self._random, self._fail_share = rng, fail_share
-
-    def carry(self, world: "World", moving: Moving) -> None:
-        count = len(moving.transfer.source_frames)
-        if self._random.random() < self._fail_share:
-            whole = moving.transfer.target is Tier.DISK
-            places = range(count) if whole else [self._random.randrange(count)]
-            moving.failed = {(self._random.choice(world.shadow.ranks), place) for place in places}
-            if moving.transfer.source is Tier.DISK and self._random.random() < 0.5:
-                moving.late = {place for _, place in moving.failed}
-        if self._random.random() < 0.5:
-            world.move(moving)
-
-    def tell_disk(self, world: "World", told: DiskDelete | DiskNote) -> None:
-        world.shadow.disk.take(told)
-
-    def before_write(self, world: "World", moving: Moving) -> None:
-        """What was told has reached the disk already."""
-
-    def sync(self, world: "World", sync: DiskSync) -> None:
-        """It is to be ended by hand: `end_sync`."""
+__all__ = ["World"]
 
 
 class World:
@@ -273,20 +223,20 @@ class World:
     def _check_unused(self, transfer: Transfer) -> None:
         """Pending work may read what is copied down, and may do nothing with what is filled. Nobody uses
         what a device may still write to."""
-        _check_in_time(transfer, self.late)
+        check_in_time(transfer, self.late)
         for steps in self.pending.values():
             for _, work in steps:
-                _check_apart(transfer, work, "a transfer is started while a kernel has still to")
+                check_apart(transfer, work, "a transfer is started while a kernel has still to")
 
     # ------------------------------------------------------------------ the GPU of engines
 
     def enqueue(self, engine: int, step: int, work: Work) -> None:
         """Work of a step, to run when the engine's stream comes to it."""
         for moving in self.under_way:
-            _check_apart(moving.transfer, work, "a frame is granted and a transfer has still to end; kernels")
+            check_apart(moving.transfer, work, "a frame is granted and a transfer has still to end; kernels")
         for other, steps in self.pending.items():
             if other != engine:
-                _check_streams_apart(work, engine, [each for _, each in steps], other)
+                check_streams_apart(work, engine, [each for _, each in steps], other)
         self.pending.setdefault(engine, []).append((step, work))
 
     def is_to_be_written(self, engine: int, commit: Publish) -> bool:
@@ -323,41 +273,3 @@ class World:
         for used in usage.tiers:
             held = used.frames_total - used.frames_free - used.frames_cached
             expect(not held and not used.frames_pinned, f"{used.tier.name}: {held} frames are held by nobody")
-
-
-def _check_in_time(transfer: Transfer, late: Iterable[Moving]) -> None:
-    # Every transfer has one end in the CPU tier.
-    used = set(transfer.source_frames if transfer.source is Tier.CPU else transfer.target_frames)
-    for moving in late:
-        clash = sorted(used & {moving.transfer.target_frames[place] for place in moving.late})
-        if clash:
-            places = tuple((Tier.CPU, frame) for frame in clash)
-            raise Wrong(
-                f"transfer {transfer.id} uses CPU frames {clash}, to which a late read writes", places
-            )
-
-
-def _check_apart(transfer: Transfer, work: Work, what: str) -> None:
-    if transfer.source is Tier.GPU:
-        clash = set(transfer.source_frames) & set(work.frames_written())
-        if clash:
-            raise _clash(transfer, clash, f"{what} write what it copies")
-    if transfer.target is Tier.GPU:
-        clash = set(transfer.target_frames) & {*work.frames_read(), *work.frames_written()}
-        if clash:
-            raise _clash(transfer, clash, f"{what} use what it fills")
-
-
-def _check_streams_apart(work: Work, engine: int, works: Iterable[Work], other: int) -> None:
-    """Streams of two engines know nothing of each other: what one writes, the other must not touch."""
-    reads, writes = set(work.frames_read()), set(work.frames_written())
-    for each in works:
-        clash = writes & {*each.frames_read(), *each.frames_written()} | reads & set(each.frames_written())
-        if clash:
-            what = f"engines {other} and {engine} both use GPU frames {sorted(clash)}, and one writes"
-            raise Wrong(what, tuple((Tier.GPU, frame) for frame in sorted(clash)))
-
-
-def _clash(transfer: Transfer, frames: Collection[int], what: str) -> Wrong:
-    places = tuple((Tier.GPU, frame) for frame in sorted(frames))
-    return Wrong(f"{what}: GPU frames {sorted(frames)}, transfer {transfer.id}", places)

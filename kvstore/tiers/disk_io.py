@@ -204,6 +204,9 @@ class IoThreads:
                     return None
                 self._wakes[kind].wait()
             io = queue.popleft()
+            if self._closed and not queue:
+                # The others may have waited for this one to begin, and nothing else will wake them.
+                self._wakes[kind].notify_all()
             self._in_service[kind] += 1
             io.is_begun = True
             io.begin_time = self._begin_times[kind] = time.monotonic()

@@ -89,15 +89,14 @@ def _free_slots(space: Space, used: NDArray[np.intp]) -> NDArray[np.intp]:
 
 
 def _move(table: BlockTable, space: Space, names: Sequence[bytes], slots: NDArray[np.intp]) -> list[bool]:
-    """Durably. False for a block that isn't what was written. DiskFault where not all is done."""
+    """Durably. False for a block that can't be read or isn't what was written. DiskFault where not all is
+    done."""
     segment_slots = space.geometry.segment_slots
     buffer = memoryview(mmap.mmap(-1, space.geometry.slot_bytes))
     entries: dict[bytes, BlockEntry] = {}
     for name, record, slot in zip(names, table.find(names), slots.tolist(), strict=True):
         entry = BlockEntry.unpack(name, record)
-        fd, offset = space.segments.place(space.slot_of(entry))
-        space.files.read(fd, [buffer], offset)
-        if _is_whole(name, entry, buffer, space.geometry.ranks):
+        if _read(space, entry, buffer) and _is_whole(name, entry, buffer, space.geometry.ranks):
             fd, offset = space.segments.place(slot)
             space.files.write(fd, [buffer], offset)
             entries[name] = replace(entry, segment=slot // segment_slots, slot=slot % segment_slots)
@@ -105,6 +104,17 @@ def _move(table: BlockTable, space: Space, names: Sequence[bytes], slots: NDArra
         space.files.sync(space.segments.place(segment * segment_slots)[0])
     table.put([], None, entries)
     return [name in entries for name in names]
+
+
+def _read(space: Space, entry: BlockEntry, buffer: memoryview) -> bool:
+    """One bad sector must not cost the others of its batch."""
+    try:
+        fd, offset = space.segments.place(space.slot_of(entry))
+        space.files.read(fd, [buffer], offset)
+    except OSError as error:
+        log.warning("slot %d of segment %d can't be read: %s", entry.slot, entry.segment, error)
+        return False
+    return True
 
 
 def _is_whole(name: bytes, entry: BlockEntry, slot: memoryview, ranks: int) -> bool:

@@ -46,6 +46,7 @@ class Space:
         # The lowest last.
         self._unmade: list[int] = []
         self._lock = threading.Lock()
+        self._growing = threading.Lock()
 
     @property
     def slot_count(self) -> int:
@@ -110,12 +111,20 @@ class Space:
             self._slots.give(slot for slot in slots if self._is_of_use(slot))
 
     def grow(self) -> None:
-        """Makes the lowest segment that isn't there. OSError where the disk has no room for it."""
-        segment = self._unmade[-1]
-        self.segments.make(segment)
-        with self._lock:
-            self._unmade.pop()
-            self._add(segment, np.empty(0, np.intp))
+        """Makes the lowest segment that isn't there. OSError where the disk has no room for it, and where one
+        is being made: that may be late, and to make it twice would give away slots that are taken."""
+        if not self._growing.acquire(blocking=False):
+            raise OSError("a segment is still being made")
+        try:
+            if not self._unmade:
+                raise OSError("full: all segments are made")
+            segment = self._unmade[-1]
+            self.segments.make(segment)
+            with self._lock:
+                self._unmade.pop()
+                self._add(segment, np.empty(0, np.intp))
+        finally:
+            self._growing.release()
 
     def committed(self, added: Iterable[bytes], removed: Iterable[Removed]) -> None:
         """A transaction is durable, and so all before it are settled, those that failed too."""

@@ -90,6 +90,7 @@ class Storage:
                 np.concatenate([each.blocks.namespace for each in (stock, *left)]),
                 stock.barred,
             )
+            self.sessions = Sessions(folder, table, threads, health, count, stock.blocks)
         except BaseException:
             self.space.close()
             raise
@@ -112,7 +113,6 @@ class Storage:
         )
         self.reader = BlockReader(table, threads, self.space)
         self._threads = threads
-        self.sessions = Sessions(folder, table, threads, health, count, stock.blocks)
 
     def take_stock(self) -> Stock:
         """Anew, as it stands now. DiskFault where the index can't be read."""

@@ -484,7 +484,7 @@ def test_case_4_07_after_sigkill_a_new_service_is_found_within_a_second(tmp_path
             assert time.monotonic() - begin < LOST_SECONDS
         begin = time.monotonic()
         with pytest.raises(ServiceLost):
-            client.usage()
+            client.operator.usage()
         assert time.monotonic() - begin < 0.5  # An engine that can goes on without.
         with fake_process(tmp_path):
             begin = time.monotonic()
@@ -523,7 +523,7 @@ def test_lookup_and_usage(client, fake):
     request = pb.LookupRequest.FromString(fake.bytes_of("Lookup")[0])
     assert (request.engine, request.tenant) == (client.engine, "a")
     with Client(fake.address) as stranger:
-        assert stranger.usage().store_epoch == fake.epoch
+        assert stranger.operator.usage().store_epoch == fake.epoch
 
 
 # In a process of its own that has a client and no server: a gRPC server does not survive a fork beside it,
@@ -543,7 +543,7 @@ with Client(sys.argv[1]) as client:
         lambda: client.start_step([], completed_step=0),
         lambda: client.wait_events(1),
         lambda: client.lookup([]),
-        client.usage,
+        client.operator.usage,
         client.detach,
         pending.result,
     ]

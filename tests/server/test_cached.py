@@ -13,7 +13,8 @@ import grpc
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
-from kvstore.client.client import Client, Layout
+from kvstore.client.attaching import Layout
+from kvstore.client.client import Client
 from kvstore.v1 import kvstore_pb2 as pb
 from kvstore.v1.kvstore_pb2_grpc import KVStoreStub
 from tests.server.harness import (
@@ -161,8 +162,13 @@ def test_whom_nobody_knows_is_refused_by_the_field_that_names_him(service: Servi
         assert refused(lambda: forget(stub, tenant="nobody")) == (denied, "TENANT", "tenant")
         # Of what it has not written yet there is nothing.
         assert forget(stub, engine=engine.name).done
-        prefetch = pb.PrefetchRequest(engine=engine.name, session="chat", target=pb.TIER_DISK)
-        assert refused(lambda: stub.Prefetch(prefetch)) == (invalid, "FIELD_INVALID", "target")
+        for target in (pb.TIER_DISK, 77, -1):  # The last two are no tier's numbers.
+            prefetch = pb.PrefetchRequest(engine=engine.name, session="chat", target=target)  # type: ignore[arg-type]
+            assert refused(lambda prefetch=prefetch: stub.Prefetch(prefetch)) == (  # type: ignore[misc]
+                invalid,
+                "FIELD_INVALID",
+                "target",
+            )
         retain = pb.RetainRequest(engine=engine.name, session="chat")
         assert refused(lambda: stub.Retain(retain)) == (invalid, "FIELD_INVALID", "ttl")
 
@@ -194,7 +200,7 @@ def test_the_client_has_them_too(make_stored: Callable[..., Service]) -> None:
         keys = [key(number) for number in range(4)]
         assert client.prefetch(keys, target=pb.TIER_GPU) == 0  # They are there.
         assert client.retain(session="chat", seconds=30.0, priority=1) == 4 * BLOCK_BYTES
-        answer = client.forget(session="chat", seconds=DEADLINE_SECONDS)
+        answer = client.operator.forget(session="chat", seconds=DEADLINE_SECONDS)
         assert (answer.blocks_forgotten, answer.done) == (4, True)
         assert client.lookup(keys).blocks_cached == 0
 

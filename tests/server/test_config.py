@@ -55,7 +55,23 @@ def test_sizes(text: str, size: int) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "-1", "-5GiB", "nan", "inf", "1e9", "GiB", "5G", "5 bananas", "101%", "-1%", "1GiB 2", "9999999TiB"],
+    [
+        "",
+        "-1",
+        "-5GiB",
+        "nan",
+        "inf",
+        "1e9",
+        "GiB",
+        "5G",
+        "5 bananas",
+        "101%",
+        "-1%",
+        "1GiB 2",
+        "9999999TiB",
+        "9" * 400,
+        "9" * 400 + "%",
+    ],
 )
 def test_what_is_no_size(text: str) -> None:
     with pytest.raises(ConfigInvalid) as refused:

@@ -15,7 +15,8 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 
 from kvstore.client import operations
-from kvstore.client.client import Client, Layout
+from kvstore.client.attaching import Layout
+from kvstore.client.client import Client
 from kvstore.client.errors import Refused
 from kvstore.core.errors import Draining
 from kvstore.core.types import Tier
@@ -150,7 +151,7 @@ def test_without_a_disk_it_says_what_a_restart_loses(service: Service) -> None:
     with service.stub() as stub, Engine(stub) as engine:
         fill(engine, 1, range(3))
         with Client(str(service.socket)) as client:
-            drained = client.drain(30.0)
+            drained = client.operator.drain(30.0)
         assert (drained.blocks_written, drained.blocks_left) == (0, 3)
     done = command(service, "--stop")
     assert (done.returncode, done.stdout) == (1, "0 blocks written, 3 left; the service stops.\n")

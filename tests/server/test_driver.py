@@ -63,7 +63,10 @@ class Stopped:
 def run(scenario: Callable[[Driver, Stopped], Coroutine[None, None, None]], config: ServeConfig) -> None:
     async def body() -> None:
         stopped = Stopped()
-        disk = DiskTier.open(config.disk_path, config.disk_bytes) if config.disk_path else None
+        disk = None
+        if config.disk_path is not None:
+            wipe = config.wipe_incompatible
+            disk = DiskTier.open(config.disk_path, config.disk_bytes, wipe_incompatible=wipe)
         driver = Driver(config, disk, stopped)
         try:
             async with asyncio.timeout(60):
@@ -126,6 +129,27 @@ def disk_frames_used(driver: Driver) -> int:
 
 
 # ------------------------------------------------------------------------ first attach
+
+
+def test_a_layout_that_is_refused_wipes_nothing(tmp_path: Path) -> None:
+    """Its fingerprint is one that is known with another size, though of the folder's geometry."""
+    config = replace(config_for(tmp_path, disk_bytes=16 << 20), wipe_incompatible=True)
+    wrong = replace(LAYOUT, block_bytes=LAYOUT.block_bytes - 16)
+
+    async def store(driver: Driver, _: Stopped) -> None:
+        attached = await attach(driver)
+        commit_turn(driver, attached.answer.engine, 2)
+        await driver.end_transfers(10.0)
+
+    async def refuse(driver: Driver, _: Stopped) -> None:
+        with pytest.raises(LayoutMismatch, match="block_bytes"):
+            await attach(driver, wrong)
+        engine = (await attach(driver)).answer.engine
+        lookup = Lookup(time=now(), engine=engine, block_keys=(key(0), key(1)))
+        assert driver.ask(lookup, LookupAnswer).blocks_by_tier == (0, 0, 2)
+
+    run(store, config)
+    run(refuse, config)
 
 
 def test_before_the_first_attach_there_is_no_store(tmp_path: Path) -> None:

@@ -74,11 +74,11 @@ def test_a_drain_is_not_serving_and_the_end_of_it_is(shared: Service) -> None:
     with probe(shared) as stub, Client(str(shared.socket)) as client:
         watch = stub.Watch(hb.HealthCheckRequest(), timeout=60)
         assert next(watch).status == SERVING
-        client.drain(0.0)
+        client.operator.drain(0.0)
         assert next(watch).status == NOT_SERVING
-        assert not client.is_serving()
+        assert not client.operator.is_serving()
         assert health(shared) == (1, "NOT_SERVING\n")
-        client.drain(0.0, cancel=True)
+        client.operator.drain(0.0, cancel=True)
         assert next(watch).status == SERVING
         watch.cancel()
 

@@ -89,7 +89,9 @@ def store_on_disk(front: Front) -> None:
     front.fill(1, session="chat")
     front.client.step([operations.free([1], pb.FreeRequest.SESSION)])
     front.client.step([])
-    until(lambda: tier(front.client.usage(), pb.TIER_DISK).blocks_moved_in, lambda n: n == len(BLOCKS))
+    until(
+        lambda: tier(front.client.operator.usage(), pb.TIER_DISK).blocks_moved_in, lambda n: n == len(BLOCKS)
+    )
 
 
 def disk_flags(folder: Path) -> tuple[str, ...]:
@@ -176,7 +178,9 @@ def test_when_one_rank_dies_the_other_keeps_its_frames_until_it_has_ended_too(
         front.client.close()
 
         def engines() -> list[pb.EngineUsage]:
-            return [use for use in other.client.usage().engines if use.engine.name != other.client.engine]
+            return [
+                use for use in other.client.operator.usage().engines if use.engine.name != other.client.engine
+            ]
 
         [left] = until(engines, lambda found: found[0].engine.state == pb.Engine.EXPIRED)
         assert left.frames_quarantined == len(held)
@@ -198,7 +202,7 @@ def test_when_one_rank_dies_the_other_keeps_its_frames_until_it_has_ended_too(
 
         survivor.kill()
         until(engines, lambda found: not found)
-        gpu = tier(other.client.usage(), pb.TIER_GPU)
+        gpu = tier(other.client.operator.usage(), pb.TIER_GPU)
         assert (gpu.frames_quarantined, gpu.frames_cached) == (0, len(BLOCKS))
         # What it had published before is there, on both ranks.
         other.client.step([operations.free([7])])
@@ -217,7 +221,7 @@ def test_an_engine_ends_with_its_last_rank(make_service: MakeService) -> None:
         front.allocate(1)
         for worker in front.workers:
             worker.kill()
-        usage = until(front.client.usage, lambda usage: not usage.engines)
+        usage = until(front.client.operator.usage, lambda usage: not usage.engines)
         gpu = tier(usage, pb.TIER_GPU)
         assert gpu.frames_free == gpu.frames_total
         with pytest.raises(ServiceLost):

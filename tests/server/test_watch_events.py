@@ -331,7 +331,7 @@ def test_to_watch_an_engine_renews_its_lease(tmp_path: Path) -> None:
 
 def test_the_client_iterates_until_the_service_ends(service: Service) -> None:
     with Client(str(service.socket)) as client, service.stub() as stub:
-        batches = client.watch_events()
+        batches = client.operator.watch_events()
         assert next(batches).revision == 0
         with Engine(stub) as engine:
             fill(engine, 1, range(2))
@@ -344,7 +344,7 @@ def test_the_client_iterates_until_the_service_ends(service: Service) -> None:
 
 def test_the_client_is_refused_what_is_compacted(shared: Service) -> None:
     with Client(str(shared.socket)) as client, pytest.raises(Refused) as refused:
-        next(client.watch_events(start_revision=7))
+        next(client.operator.watch_events(start_revision=7))
     assert refused.value.reason == "REVISION_COMPACTED"
 
 

@@ -16,7 +16,7 @@ from kvstore.sim.report import report
 from kvstore.sim.shrink import shrink
 
 TURNS = 150
-SEEDS = range(12)
+SEEDS = range(24)
 RUNS_MAX = 40
 
 
@@ -152,11 +152,15 @@ def find(
     raise AssertionError(f"{fault.__name__} is not found")
 
 
-@pytest.mark.parametrize("fault", [SkipsFences, GivesAFrameToTwo, MixesUpFrames])
+@pytest.mark.parametrize(
+    ("fault", "says"),
+    # Streams of two engines meet by many a chance, so such a run has little that can be left out.
+    [(SkipsFences, "a transfer is started while"), (GivesAFrameToTwo, ""), (MixesUpFrames, "")],
+)
 def test_a_fault_is_found_and_its_story_names_the_block(
-    fault: type[Planted], monkeypatch: pytest.MonkeyPatch
+    fault: type[Planted], says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original, smallest = find(fault, monkeypatch, lag=3)
+    original, smallest = find(fault, monkeypatch, says, lag=3)
     assert len(smallest.schedule) < len(original.schedule) / 3
     frames = {frame for tier, frame in smallest.places if tier is Tier.GPU}
     assert frames

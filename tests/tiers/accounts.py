@@ -77,8 +77,8 @@ def check_space(tier: DiskTier) -> None:
         if slots:
             raise Broken(f"{len(slots)} blocks in a folder without a layout")
         return
-    if space.free_count + len(slots) != space.slot_count:
-        raise Broken(f"{space.free_count} slots free and {len(slots)} used, of {space.slot_count}")
+    if space.free_count + len(slots) != space.room:
+        raise Broken(f"{space.free_count} slots free and {len(slots)} used, of {space.room}")
     if tier.held_blocks != len(slots):
         raise Broken(f"{tier.held_blocks} blocks counted, {len(slots)} in the index")
 

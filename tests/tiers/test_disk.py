@@ -4,6 +4,7 @@ import gc
 import mmap
 import os
 import stat
+import threading
 from collections import Counter
 from contextlib import closing
 from pathlib import Path
@@ -601,6 +602,20 @@ def test_no_descriptor_is_left(tmp_path):
     with pytest.raises(DiskInvalid):
         DiskTier.open(tmp_path / "sub", CAP)
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_no_descriptor_or_thread_is_left_where_sessions_cannot_be_read(disk, monkeypatch):
+    def fails(self):
+        raise lmdb.CorruptedError("no")
+
+    write(disk, chain(2))
+    disk.close()
+    monkeypatch.setattr(BlockTable, "read_sessions", fails)
+    gc.collect()
+    before = len(os.listdir("/proc/self/fd")), threading.active_count()
+    with pytest.raises(DiskInvalid, match="damaged"):
+        DiskTier.open(disk.folder, CAP)
+    assert (len(os.listdir("/proc/self/fd")), threading.active_count()) == before
 
 
 def test_case_5_20_a_remote_file_system_is_warned_of(tmp_path, monkeypatch, caplog):

@@ -302,6 +302,43 @@ def test_a_late_write_fails_and_its_slots_stay_taken_until_it_returns(hanging, c
     assert read(tier, stored(0), SIZE) == data[0]
 
 
+class SlowToMake(DirectFiles):
+    """A segment is not made before `gate` is open."""
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+        self.made: list[str] = []
+
+    def create(self, path: Path, size_bytes: int) -> int:
+        self.made.append(path.name)
+        self.gate.wait()
+        return super().create(path, size_bytes)
+
+
+def test_a_segment_that_is_late_is_not_made_twice(tmp_path, clock):
+    """Else the second time would give its slots away again, and the next segment would never be made."""
+    files = SlowToMake()
+    with closing(open_tier(tmp_path, SMALL, SIZE, clock=clock, files=files, deadline_seconds=0.2)) as disk:
+        for _ in range(3):
+            with pytest.raises(DiskWriteFailed):
+                write(disk, chain(1), SIZE)
+            clock.now += 100
+        files.gate.set()
+        while disk.late_count:
+            time.sleep(0.001)
+        assert files.made == ["segment-000000"]
+        # The deadline is short, and a machine may be busy: what is late is tried again.
+        capacity = disk.capacity_blocks(SIZE, 1)
+        for key in chain(capacity):
+            while True:
+                with contextlib.suppress(DiskWriteFailed):
+                    write(disk, [key], SIZE)
+                    break
+                clock.now += 100
+        assert files.made == sorted(set(files.made))
+        assert disk.held_blocks == capacity
+
+
 def test_a_transaction_that_comes_through_late_is_taken_back(hanging, clock, monkeypatch):
     tier, files = hanging
     write(tier, [stored(50)], SIZE)

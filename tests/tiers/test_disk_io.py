@@ -1,6 +1,7 @@
 """Whose turn it is at the device, what is late, and what follows from it. Gates, no sleeps."""
 
 import threading
+import time
 from collections.abc import Iterator
 from typing import ClassVar
 
@@ -163,6 +164,25 @@ def test_writes_have_a_turn_where_reads_never_end(threads):
         gate.go.set()
     write.wait(nothing)
     assert READS_PER_WRITE - READ_THREADS <= count < 100 * READS_PER_WRITE
+
+
+def test_the_end_comes_after_a_write_that_waits_for_reads():
+    """Both of the writing threads are woken for the end, and one of them finds nothing to do after it."""
+    threads = IoThreads("test", WAIT)
+    reading, writing = fill_readers(threads), Gate()
+    threads.start(IoKind.WRITE, writing)
+    writing.go.set()
+    ended: list[bool] = []
+    closing = threading.Thread(target=lambda: ended.append(threads.close(WAIT / 4)))
+    closing.start()
+    while not threads._closed:
+        time.sleep(0.001)
+    # Time for the woken ones to look and to wait again; where they have not, this can't fail.
+    time.sleep(0.05)
+    for gate, _ in reading:
+        gate.go.set()
+    closing.join()
+    assert ended == [True]
 
 
 def test_commits_wait_for_neither(threads):

@@ -1,5 +1,7 @@
 """Less room than before: the least recent go, the others come below the cap, the disk gets its own back."""
 
+import errno
+import os
 from contextlib import closing
 from pathlib import Path
 
@@ -12,7 +14,18 @@ from kvstore.tiers.disk_table import BlockTable
 from kvstore.tiers.disk_verify import verify
 from kvstore.tiers.files import DirectFiles
 from tests.tiers.accounts import check_space, slots_in_index
-from tests.tiers.helpers import CAP, chain, change_bytes, frames, open_tier, read, stored, taken_bytes, write
+from tests.tiers.helpers import (
+    CAP,
+    chain,
+    change_bytes,
+    frames,
+    open_tier,
+    place_of,
+    read,
+    stored,
+    taken_bytes,
+    write,
+)
 
 SIZE, SLOT = 100_000, 102_400
 
@@ -68,6 +81,22 @@ def test_a_bad_block_is_not_moved(tmp_path):
         assert tier.counts.bad_entries == 1
         assert numbers(tier)[-9:] == list(range(90, 99))
         assert read(tier, stored(99), SIZE) is None
+
+
+def test_a_sector_that_cannot_be_read_costs_one_block(tmp_path):
+    class BadSector(DirectFiles):
+        def read(self, fd, parts, offset):
+            if (os.fstat(fd).st_ino, offset) == bad:
+                raise OSError(errno.EIO, "Input/output error")
+            super().read(fd, parts, offset)
+
+    data = make(tmp_path, 100)
+    path, offset = place_of(tmp_path, stored(95), SLOT)
+    bad = (path.stat().st_ino, offset)
+    with closing(open_tier(tmp_path, 4 << 20, SIZE, files=BadSector())) as tier:
+        assert numbers(tier)[-5:] == list(range(90, 95))
+        assert [read(tier, stored(n), SIZE) for n in range(90, 95)] == [data[n] for n in range(90, 95)]
+        assert tier.counts.bad_entries == 1
 
 
 def test_blocks_that_cannot_be_moved_are_given_up_and_the_cap_holds(tmp_path):
