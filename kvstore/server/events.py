@@ -54,8 +54,11 @@ class EventRing:
     def check_start(self, start: int) -> None:
         """Whether one who knows all before `start` can go on from there."""
         if not self.first <= start <= self.next:
+            here = f"events {self.first} to {self.next - 1} are here"
+            if self.first == self.next:
+                here = f"no events are kept now, the next one is {self.next}"
             raise RevisionCompacted(
-                f"events {self.first} to {self.next - 1} are here",
+                here,
                 field="start_revision",
                 value=start,
                 remedy="read GetUsage, then watch from now (start_revision 0)",

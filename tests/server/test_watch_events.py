@@ -346,6 +346,8 @@ def test_the_client_is_refused_what_is_compacted(shared: Service) -> None:
     with Client(str(shared.socket)) as client, pytest.raises(Refused) as refused:
         next(client.operator.watch_events(start_revision=7))
     assert refused.value.reason == "REVISION_COMPACTED"
+    # Nothing has happened there: no range of events is named that ends before it begins.
+    assert "no events are kept now, the next one is 1" in str(refused.value)
 
 
 def test_every_kind_of_event_has_a_line() -> None:
