@@ -1,11 +1,13 @@
 """Before a restart: whatever can be found and has no copy on disk is asked to go there.
 
-First what belongs to sessions, with all that it hangs on; it may push out what lies on disk and was used
-longest ago, as ever. Then what is only cached, as far as there is room on disk for it, heads of chains
-first, since the most hangs on them.
+First what belongs to sessions, with all that it hangs on, as much as the disk holds; it may push out what
+lies there and was used longest ago, as ever. Then what is only cached, as far as there is room on disk for
+it. Heads of chains go first, since the most hangs on them. What a drain has asked for it does not push out
+again for more, nor ask for once more when something else has: so it comes to an end.
 """
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kvstore.core.answers import DrainAnswer
 from kvstore.core.blocks import NO_FRAME, Rows
@@ -28,27 +30,39 @@ class Draining:
         self._config = config
         self._memory = memory
         self._links = links
+        # By row: its generation when this drain asked for it, plus one; 0 where it has not.
+        self._asked: NDArray[np.int64] | None = None
+
+    def end(self) -> None:
+        """The next one is another."""
+        self._asked = None
 
     def write_down(self) -> None:
         """Nothing to do where there is no disk tier."""
         if not self._config.disk_frames:
             return
         blocks = self._memory.blocks
-        rows = self._worth_keeping()[:ASKED_MAX]
+        if self._asked is None:
+            self._asked = np.zeros(blocks.capacity, np.int64)
+        rows = self._worth_keeping(self._asked == blocks.generation + np.int64(1))[:ASKED_MAX]
+        self._asked[rows] = blocks.generation[rows] + np.int64(1)
         blocks.to_disk[rows] = True
         self._links.ask_down(WRITE, rows[blocks.valid[CPU][rows]])
         self._links.ask_down(COPY, rows)
 
-    def _worth_keeping(self) -> Rows:
+    def _worth_keeping(self, asked: NDArray[np.bool_]) -> Rows:
         """Of what is neither on disk nor being written, that which is to go there, in this order."""
-        blocks = self._memory.blocks
-        lacking = blocks.indexed & (blocks.frame[DISK] == NO_FRAME) & ~blocks.unwanted
+        blocks, pool = self._memory.blocks, self._memory.pools[DISK]
+        there = blocks.frame[DISK] != NO_FRAME
+        # What was asked for and is wished for no more has been pushed out.
+        lacking = blocks.indexed & ~there & ~blocks.unwanted & ~(asked & ~blocks.to_disk)
         # Lone sequences have negative numbers, and what nobody owns was found on disk once.
         wanted = np.zeros(blocks.capacity, np.bool_)
         wanted[with_ancestors(blocks, np.flatnonzero(lacking & (blocks.owner >= 0)))] = True
         ours = self._heads_first(np.flatnonzero(lacking & wanted))
         rest = self._heads_first(np.flatnonzero(lacking & ~wanted))
-        room = max(0, self._memory.pools[DISK].free_count - ours.size)
+        ours = ours[: pool.frame_count - np.count_nonzero(there & asked)]
+        room = max(0, pool.free_count - ours.size)
         return np.concatenate([ours, rest[:room]])
 
     def _heads_first(self, rows: Rows) -> Rows:

@@ -234,6 +234,8 @@ class Store:
         self.membership.is_closed = self.admission.is_closed = self._chains.is_closed = event.on
         if event.on:
             self._draining.write_down()
+        else:
+            self._draining.end()
         return self._draining.report()
 
     def _sequence_moved(self, sequence: Sequence) -> None:

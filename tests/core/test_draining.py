@@ -145,6 +145,24 @@ def test_it_asks_for_so_much_at_a_time_and_comes_to_the_end(monkeypatch: pytest.
     assert (on_disk(caller, text(1, 16)), on_disk(caller, text(2, 16))) == (4, 4)
 
 
+def test_more_than_the_disk_holds_is_not_written_in_turns() -> None:
+    """Sessions that push one another out: each block goes there once at the most, and what is there stays."""
+    caller = caller_of(gpu_frames=40, cpu_frames=40, disk_frames=8)
+    for number in range(1, 6):
+        caller.begin(number, text(number, 20), session=f"chat {number}")
+    caller.step()
+    answer, looks = drain(caller.world), 0
+    while answer.blocks_moving:
+        caller.world.drain()
+        answer, looks = drain(caller.world), looks + 1
+        assert looks < 20
+    assert answer.blocks_stored == 8
+    assert len(caller.world.shadow.disk.find()) == 8
+    # The next drain begins anew.
+    drain(caller.world, on=False)
+    assert drain(caller.world).blocks_moving == 8
+
+
 def test_without_a_disk_nothing_moves_and_it_says_what_would_be_lost() -> None:
     caller = caller_of(disk_frames=0)
     caller.cache(TOKENS)
