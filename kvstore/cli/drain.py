@@ -6,6 +6,7 @@ import typer
 
 from kvstore.client.address import default_address
 from kvstore.client.client import Client
+from kvstore.v1 import kvstore_pb2 as pb
 
 __all__ = ["drain"]
 
@@ -23,11 +24,13 @@ def drain(
 ) -> None:
     """Take no new work, and write to disk what is worth keeping. Exit status 1: not all is there."""
     with Client(socket, deadline_seconds=DEADLINE_SECONDS) as client:
+        has_disk = any(tier.tier == pb.TIER_DISK for tier in client.operator.usage().tiers)
         response = client.operator.drain(timeout, cancel=cancel, stop=stop)
     if cancel:
         typer.echo("The service takes new work again.")
         return
     written, left = response.blocks_written, response.blocks_left
-    typer.echo(f"{written:,} blocks written, {left:,} left" + ("; the service stops." if stop else "."))
+    what = f"{written:,} blocks written" if has_disk else "There is no disk tier to write to"
+    typer.echo(f"{what}, {left:,} left" + ("; the service stops." if stop else "."))
     if left:
         raise typer.Exit(BLOCKS_LEFT)

@@ -58,6 +58,8 @@ def forget(
     if as_json:
         shown = {"blocks_forgotten": answer.blocks_forgotten, "done": answer.done}
         typer.echo(json.dumps(shown))
+    elif answer.done and not answer.blocks_forgotten:
+        typer.echo("Nothing was found that is only of this: 0 blocks forgotten.")
     elif answer.done:
         typer.echo(f"{answer.blocks_forgotten} blocks forgotten.")
     else:

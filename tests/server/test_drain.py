@@ -154,7 +154,10 @@ def test_without_a_disk_it_says_what_a_restart_loses(service: Service) -> None:
             drained = client.operator.drain(30.0)
         assert (drained.blocks_written, drained.blocks_left) == (0, 3)
     done = command(service, "--stop")
-    assert (done.returncode, done.stdout) == (1, "0 blocks written, 3 left; the service stops.\n")
+    assert (done.returncode, done.stdout) == (
+        1,
+        "There is no disk tier to write to, 3 left; the service stops.\n",
+    )
     assert service.process is not None
     assert service.process.wait(DEADLINE_SECONDS) == 0
 
