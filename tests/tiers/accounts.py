@@ -11,6 +11,7 @@ from kvstore.tiers.disk_format import BlockEntry
 from tests.tiers.promises import (
     ABSENT,
     CHAIN,
+    NEVER,
     Broken,
     Deed,
     allowed_at,
@@ -21,7 +22,7 @@ from tests.tiers.promises import (
 )
 from tests.tiers.sized import Sizes, find_versions
 
-__all__ = ["check_sessions", "check_space", "check_tier", "numbers_of"]
+__all__ = ["check_sessions", "check_space", "check_tier", "numbers_of", "sessions_dropped"]
 
 
 def check_tier(tier: DiskTier, sizes: Sizes, deeds: Sequence[Deed], point: int) -> dict[int, int]:
@@ -64,6 +65,12 @@ def check_sessions(tier: DiskTier, deeds: Sequence[Deed], point: int, found: Col
             raise Broken(f"session {chain} is version {version}, where {sorted(versions)} are possible")
         if session is not None and session != stored_session(chain, version, len(session.keys)):
             raise Broken(f"a session that nobody has kept so: {session}")
+
+
+def sessions_dropped(tier: DiskTier, deeds: Sequence[Deed]) -> set[int]:
+    """Those that were kept once and are there no more."""
+    there = {int(session.name.removeprefix("chat ")) for session in tier.sessions()}
+    return set(allowed_sessions(deeds, NEVER)) - there
 
 
 def check_space(tier: DiskTier) -> None:

@@ -15,15 +15,15 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.tiers.accounts import check_tier
+from tests.tiers.accounts import check_tier, sessions_dropped
 from tests.tiers.lmdb_door import LmdbDoor
-from tests.tiers.promises import NEVER, Deed, read_deeds
+from tests.tiers.promises import ABSENT, NEVER, Deed, read_deeds
 from tests.tiers.sized import CRASH_SIZES, open_tier
 from tests.tiers.workload import Workload
 
@@ -42,6 +42,12 @@ class Notes:
 
     def end(self, deed: Deed) -> None:
         self._note({"end": deed.good})
+
+    def dropped(self, sessions: Iterable[int]) -> None:
+        """At this start, for want of their blocks: when these are written again, they are nobody's still."""
+        for session in sessions:
+            self._note({"kind": "forget", "blocks": {session: ABSENT}})
+            self._note({"end": True})
 
     def _note(self, note: dict[str, object]) -> None:
         os.write(self._fd, json.dumps(note).encode() + b"\n")
@@ -125,7 +131,9 @@ def main(folder: Path, notes: Path, seed: int, steps: int, kill_at: int) -> None
         tier = open_tier(folder, CRASH_SIZES)
         found = check_tier(tier, CRASH_SIZES, deeds, NEVER)
         version = 1 + max((v for deed in deeds for v in deed.blocks.values()), default=0)
-        work = Workload(tier, CRASH_SIZES, seed, Notes(notes), found, version)
+        account = Notes(notes)
+        account.dropped(sessions_dropped(tier, deeds))
+        work = Workload(tier, CRASH_SIZES, seed, account, found, version)
         work.run(steps)
         tier.close()
         print(len(found), len(work.blocks))
