@@ -303,7 +303,7 @@ def test_the_store_tells_as_long_as_somebody_watches_and_a_while_longer(
             await asyncio.sleep(0.001)
         finish_turn(driver, engine, 1)
         # What was not told since is missed, and that is said.
-        with pytest.raises(Exception, match="are here"):
+        with pytest.raises(Exception, match="no events are kept now"):
             await anext(driver.watch(call_of(revision + 1)))
         with pytest.raises(EngineExpired):
             await anext(driver.watch(call_of(0, "nobody")))

@@ -50,10 +50,11 @@ def record(
         # No two parts ever give a block the same version.
         works: list[Workload] = []
         for turn, cap in enumerate(caps):
-            log.caps.append((log.tick(), cap))
             # What is too much goes when a folder is opened; the least recent, but any may be meant here.
             opening = Deed("delete", {number: ABSENT for work in works for number in work.blocks})
             _Notes(log).begin(opening)
+            # Not before it has begun: whoever opens the folder by this cap, after a loss, deletes too.
+            log.caps.append((log.tick(), cap))
             with closing(open_tier(folder, sizes, cap)) as tier:
                 _Notes(log).end(opening)
                 left = check_tier(tier, sizes, log.deeds, log.tick())

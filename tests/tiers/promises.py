@@ -124,7 +124,7 @@ def allowed_sessions(deeds: Iterable[Deed], point: int) -> dict[int, set[int]]:
         if deed.begin >= point or deed.kind not in ("keep", "forget"):
             continue
         for chain, version in deed.blocks.items():
-            if deed.end < point:
+            if deed.end < point and deed.good:
                 allowed[chain] = {version}
                 kept = [each for each in kept if each != chain] + [chain] * (deed.kind == "keep")
             else:

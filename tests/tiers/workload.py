@@ -118,11 +118,14 @@ class Workload:
             keeps = self._chance.random() < 0.8
             deed = Deed("keep" if keeps else "forget", {chain: version if keeps else ABSENT})
             self._note.begin(deed)
+            was_degraded = self.tier.degraded
             if keeps:
                 length = sum(number // CHAIN == chain for number in self.blocks)
                 self.tier.keep_sessions([stored_session(chain, version, length)])
             else:
                 self.tier.forget_sessions([session_name(chain)])
+            # While the tier is degraded a session waits for the next write that succeeds.
+            deed.good = not (was_degraded or self.tier.degraded)
             self._note.end(deed)
         used = self._chance.sample(sorted(self.blocks), min(3, len(self.blocks)))
         self.tier.note_uses([stored_key(number) for number in used])
