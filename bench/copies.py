@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from bench.pools import Bench, Pairs, bench_pools
 from bench.report import Row, make_row
-from kvstore.tiers.link_names import COPY, LOAD, Link
+from kvstore.core.types import COPY, LOAD, Link
 
 __all__ = ["BLOCK_SIZES", "copies"]
 

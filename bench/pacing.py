@@ -7,7 +7,7 @@ from statistics import median
 
 from bench.pools import Bench, Pairs, bench_pools
 from bench.report import Row, make_row
-from kvstore.tiers.link_names import COPY, LOAD, Link
+from kvstore.core.types import COPY, LOAD, Link
 
 __all__ = ["limits"]
 

@@ -10,8 +10,7 @@ from itertools import count
 import numpy as np
 
 from kvstore.core.effects import Transfer
-from kvstore.core.types import Frame, TransferId, Urgency
-from kvstore.tiers.link_names import COPY, LOAD, Link
+from kvstore.core.types import COPY, LOAD, Frame, Link, TransferId, Urgency
 from kvstore.tiers.movers import Movers
 from kvstore.tiers.pool import HostPool
 

@@ -4,8 +4,7 @@ import time
 
 from bench.pools import Bench, bench_pools
 from bench.report import Row, make_row
-from kvstore.core.types import Urgency
-from kvstore.tiers.link_names import COPY, LOAD
+from kvstore.core.types import COPY, LOAD, Urgency
 
 __all__ = ["urgency"]
 

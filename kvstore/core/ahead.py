@@ -9,9 +9,9 @@ import numpy as np
 
 from kvstore.core.blocks import NO_FRAME, Rows
 from kvstore.core.config import StoreConfig
-from kvstore.core.lanes import LOAD, READ, Lanes
+from kvstore.core.lanes import Lanes
 from kvstore.core.memory import Memory
-from kvstore.core.types import CPU, DISK, GPU, PREFETCH, Tier
+from kvstore.core.types import CPU, DISK, GPU, LOAD, PREFETCH, READ, Tier
 
 __all__ = ["Ahead"]
 

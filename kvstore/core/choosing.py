@@ -6,10 +6,10 @@ from numpy.typing import NDArray
 from kvstore.core.ahead import Ahead
 from kvstore.core.blocks import NO_FRAME, NO_ROW, NO_ROWS, Rows
 from kvstore.core.config import StoreConfig
-from kvstore.core.lanes import COPY, LOAD, READ, Lane, Lanes
+from kvstore.core.lanes import Lane, Lanes
 from kvstore.core.late import LateFrames
 from kvstore.core.memory import Memory
-from kvstore.core.types import ASKED, CPU, DISK, GPU, PREFETCH, Tier
+from kvstore.core.types import ASKED, COPY, CPU, DISK, GPU, LOAD, PREFETCH, READ, Tier
 
 __all__ = ["Choosing"]
 

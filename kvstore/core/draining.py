@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from kvstore.core.answers import DrainAnswer
 from kvstore.core.blocks import NO_FRAME, Rows
 from kvstore.core.config import StoreConfig
-from kvstore.core.links import COPY, WRITE, Links
+from kvstore.core.links import Links
 from kvstore.core.memory import Memory
 from kvstore.core.tree import with_ancestors
-from kvstore.core.types import CPU, DISK, GPU
+from kvstore.core.types import COPY, CPU, DISK, GPU, WRITE
 
 __all__ = ["Draining"]
 

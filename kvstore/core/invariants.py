@@ -11,10 +11,10 @@ import numpy as np
 from kvstore.core.blocks import NO_FRAME, NO_ROW
 from kvstore.core.engines import Engine, Release
 from kvstore.core.errors import check
-from kvstore.core.lanes import READ
 from kvstore.core.sequences import Sequence
 from kvstore.core.store import Store
 from kvstore.core.types import (
+    READ,
     BlockKey,
     DomainId,
     NamespaceId,

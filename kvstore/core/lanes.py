@@ -15,15 +15,20 @@ import numpy as np
 
 from kvstore.core.blocks import Rows
 from kvstore.core.config import StoreConfig
-from kvstore.core.types import ASKED, BACKGROUND, CPU, DISK, GPU, NEEDED, PREFETCH, Tier, Urgency
+from kvstore.core.types import (
+    ASKED,
+    BACKGROUND,
+    COPY,
+    LOAD,
+    NEEDED,
+    PREFETCH,
+    READ,
+    WRITE,
+    Link,
+    Urgency,
+)
 
-__all__ = ["COPY", "LOAD", "ORDER", "READ", "WRITE", "Lane", "Lanes", "Link", "make_lanes", "transfers_max"]
-
-Link = tuple[Tier, Tier]
-COPY: Link = (GPU, CPU)
-LOAD: Link = (CPU, GPU)
-READ: Link = (DISK, CPU)
-WRITE: Link = (CPU, DISK)
+__all__ = ["ORDER", "Lane", "Lanes", "make_lanes", "transfers_max"]
 
 # Ways up first: a waiting engine's load is not held up by room that a way down takes. LOAD passes
 # on to READ what the CPU tier does not have, and READ back to LOAD what it has meanwhile.

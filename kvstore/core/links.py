@@ -15,13 +15,29 @@ from kvstore.core.choosing import Choosing
 from kvstore.core.config import StoreConfig
 from kvstore.core.effects import Transfer
 from kvstore.core.errors import check
-from kvstore.core.lanes import COPY, LOAD, ORDER, READ, WRITE, Lane, Link, make_lanes
+from kvstore.core.lanes import ORDER, Lane, make_lanes
 from kvstore.core.late import LateFrames
 from kvstore.core.memory import Memory
-from kvstore.core.types import ASKED, BACKGROUND, CPU, DISK, GPU, NEEDED, PREFETCH, Tier, TransferId, Urgency
+from kvstore.core.types import (
+    ASKED,
+    BACKGROUND,
+    COPY,
+    CPU,
+    DISK,
+    GPU,
+    LOAD,
+    NEEDED,
+    PREFETCH,
+    READ,
+    WRITE,
+    Link,
+    Tier,
+    TransferId,
+    Urgency,
+)
 from kvstore.core.yielding import Yielding
 
-__all__ = ["COPY", "LOAD", "READ", "WRITE", "Link", "Links", "Moved"]
+__all__ = ["Links", "Moved"]
 
 # What an engine or a swap asks for, by link.
 FOREGROUND = {LOAD: ASKED, READ: ASKED, COPY: NEEDED}

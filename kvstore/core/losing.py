@@ -4,12 +4,11 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from kvstore.core.lanes import COPY, WRITE
 from kvstore.core.links import Links
 from kvstore.core.memory import Memory
 from kvstore.core.swaps import Swaps
 from kvstore.core.tree import with_descendants
-from kvstore.core.types import CPU, DISK, GPU, Rows, StoredKey, domain_id
+from kvstore.core.types import COPY, CPU, DISK, GPU, WRITE, Rows, StoredKey, domain_id
 
 __all__ = ["lose_on_disk", "stored_rows"]
 

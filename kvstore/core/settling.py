@@ -8,12 +8,12 @@ from kvstore.core.blocks import Rows, concat
 from kvstore.core.committing import Committing
 from kvstore.core.config import StoreConfig
 from kvstore.core.engines import Engine, Publish, Release, SessionEnd, SwapOut, TurnEnd
-from kvstore.core.links import COPY, WRITE, Links
+from kvstore.core.links import Links
 from kvstore.core.memory import Memory
 from kvstore.core.sequences import session_owner
 from kvstore.core.sessions import Sessions
 from kvstore.core.swaps import Swaps
-from kvstore.core.types import CPU, DISK, Retention
+from kvstore.core.types import COPY, CPU, DISK, WRITE, Retention
 
 __all__ = ["Settling"]
 

@@ -9,11 +9,11 @@ from msgspec import Struct
 
 from kvstore.core.blocks import NO_ROWS, as_table, concat
 from kvstore.core.config import StoreConfig
-from kvstore.core.links import LOAD, Links
+from kvstore.core.links import Links
 from kvstore.core.memory import Memory
 from kvstore.core.sequences import Move, Sequence
 from kvstore.core.swaps_out import SwapsOut, unclaim
-from kvstore.core.types import GPU, SWAPPED
+from kvstore.core.types import GPU, LOAD, SWAPPED
 from kvstore.core.waiting import Waiting
 
 __all__ = ["Arrival", "SwapsIn"]

@@ -8,10 +8,10 @@ import numpy as np
 
 from kvstore.core.blocks import NO_FRAME, Blocks, as_table
 from kvstore.core.config import StoreConfig
-from kvstore.core.links import COPY, Links
+from kvstore.core.links import Links
 from kvstore.core.memory import Memory
 from kvstore.core.sequences import Move, Sequence
-from kvstore.core.types import CPU, DISK, SWAPPING_OUT, StepNumber, blocks_for_tokens
+from kvstore.core.types import COPY, CPU, DISK, SWAPPING_OUT, StepNumber, blocks_for_tokens
 from kvstore.core.waiting import Waiting
 
 __all__ = ["SwapsOut", "unclaim"]

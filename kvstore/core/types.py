@@ -12,6 +12,11 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 __all__ = [
+    "READ",
+    "WRITE",
+    "LOAD",
+    "COPY",
+    "Link",
     "PARKED",
     "WAITING",
     "RUNNING",
@@ -184,6 +189,13 @@ OK, LATER, NEVER = Outcome
 RESIDENT, SWAPPING_OUT, SWAPPED, SWAPPING_IN, DROPPED = SequenceState
 RUNNING, WAITING, PARKED = Activity
 ASKED, NEEDED, PREFETCH, BACKGROUND = Urgency
+
+# From one tier to its neighbour.
+Link = tuple[Tier, Tier]
+COPY: Link = (GPU, CPU)
+LOAD: Link = (CPU, GPU)
+WRITE: Link = (CPU, DISK)
+READ: Link = (DISK, CPU)
 
 
 class StoredKey(Struct, frozen=True, kw_only=True, gc=False):

@@ -10,11 +10,10 @@ from numpy.typing import NDArray
 
 from kvstore.core.blocks import NO_FRAME, Rows
 from kvstore.core.config import StoreConfig
-from kvstore.core.lanes import COPY, WRITE
 from kvstore.core.links import Links
 from kvstore.core.memory import Memory
 from kvstore.core.tree import with_ancestors
-from kvstore.core.types import CPU, DISK, GPU, Tier
+from kvstore.core.types import COPY, CPU, DISK, GPU, WRITE, Tier
 
 __all__ = ["Writing"]
 

@@ -9,8 +9,8 @@ when the CPU tier is full of what has no other copy: eviction would lose it.
 from collections.abc import Callable
 
 from kvstore.core.config import StoreConfig
-from kvstore.core.lanes import COPY, LOAD, READ, WRITE, Lane, Lanes
-from kvstore.core.types import ASKED, BACKGROUND, NEEDED, Urgency
+from kvstore.core.lanes import Lane, Lanes
+from kvstore.core.types import ASKED, BACKGROUND, COPY, LOAD, NEEDED, READ, WRITE, Urgency
 
 __all__ = ["Yielding"]
 

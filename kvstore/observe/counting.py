@@ -13,9 +13,8 @@ from kvstore.core.calls import Single, Step
 from kvstore.core.effects import Effects, Transfer
 from kvstore.core.errors import KVStoreError
 from kvstore.core.events import Event, TransferEnded
-from kvstore.core.links import Link
 from kvstore.core.operations import Grow, Operation
-from kvstore.core.types import Tier, TransferId
+from kvstore.core.types import Link, Tier, TransferId
 
 __all__ = ["SECONDS", "Counts", "Histogram", "LinkCounts"]
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from kvstore.core.errors import ConfigInvalid
+from kvstore.core.types import COPY, LOAD, Link
 from kvstore.observe.journal import JOURNAL_BYTES_MIN
 from kvstore.server.limits import RateLimit, parse_limits
 from kvstore.server.metrics_http import parse_metrics_address
@@ -18,7 +19,7 @@ from kvstore.server.sizes import format_bytes, parse_size
 from kvstore.server.sockets import parse_address
 from kvstore.tiers.disk import CAP_BYTES_MIN
 from kvstore.tiers.limits import memory_available_bytes, memory_total_bytes
-from kvstore.tiers.link_names import COPY, LINKS, LOAD, Link, link_name
+from kvstore.tiers.link_names import LINKS, link_name
 
 __all__ = ["ServeConfig", "parse_config"]
 

@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from kvstore.core.links import COPY, LOAD, READ, WRITE, Link
-from kvstore.core.types import Tier, Urgency
+from kvstore.core.types import Link, Tier, Urgency
 from kvstore.core.usage import EngineUsage, LaneUsage, SequenceUsage, TierUsage, Usage
 from kvstore.observe.counting import Counts, LinkCounts
 from kvstore.server.encode import encode_engine
@@ -13,6 +12,7 @@ from kvstore.server.layout import Layout
 from kvstore.server.limits import LinkLimits
 from kvstore.server.limits_messages import encode_rate_limit
 from kvstore.tiers.disk import DiskTier
+from kvstore.tiers.link_names import LINKS
 from kvstore.tiers.mover import Mover
 from kvstore.tiers.pool import frame_stride_bytes
 from kvstore.tiers.rates import LinkRate, LinkRates
@@ -26,7 +26,6 @@ URGENCIES = {
     Urgency.PREFETCH: pb.URGENCY_PREFETCH,
     Urgency.BACKGROUND: pb.URGENCY_BACKGROUND,
 }
-LINKS = (COPY, LOAD, WRITE, READ)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,11 +3,10 @@
 import logging
 from collections.abc import Sequence
 
-from kvstore.core.types import NamespaceId, TenantId, WriterId
+from kvstore.core.types import Link, NamespaceId, TenantId, WriterId
 from kvstore.server.pools import Pools
 from kvstore.tiers.calibrating import calibrate, calibration_keys
 from kvstore.tiers.disk import DiskTier
-from kvstore.tiers.link_names import Link
 from kvstore.tiers.rates import LinkRates, RatesUnreadable
 
 __all__ = ["LearntRates"]

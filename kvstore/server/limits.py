@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from msgspec import Struct
 
 from kvstore.core.errors import ConfigInvalid
+from kvstore.core.types import Link
 from kvstore.server.sizes import format_bytes, parse_size
-from kvstore.tiers.link_names import LINK_NAMES, LINKS, Link, link_name
+from kvstore.tiers.link_names import LINK_NAMES, LINKS, link_name
 from kvstore.tiers.rates import LinkRates
 
 __all__ = ["BYTES_PER_SECOND_MAX", "LinkLimits", "RateLimit", "parse_limits", "parse_rate"]

@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 
-from kvstore.core.types import Tier, Watermarks
+from kvstore.core.types import Link, Tier, Watermarks
 from kvstore.core.watermarks import MARKED_TIERS, check_watermarks
 from kvstore.server.fields import refuse
 from kvstore.server.limits import BYTES_PER_SECOND_MAX, LinkLimits, RateLimit, is_share
-from kvstore.tiers.link_names import LINK_NAMES, Link, link_name
+from kvstore.tiers.link_names import LINK_NAMES, link_name
 from kvstore.v1 import kvstore_pb2 as pb
 
 __all__ = ["decode_limits", "encode_limits", "encode_rate_limit"]

@@ -18,7 +18,7 @@ from kvstore.core.errors import CheckFailed, KVStoreError
 from kvstore.core.events import BlocksLost, DiskSynced, Event, FramesReturned, Tick, TransferEnded
 from kvstore.core.lanes import transfers_max
 from kvstore.core.store import Store
-from kvstore.core.types import Revision, StoredKey, SyncId, Tier, TransferId, Watermarks
+from kvstore.core.types import Link, Revision, StoredKey, SyncId, Tier, TransferId, Watermarks
 from kvstore.core.usage import Usage
 from kvstore.core.watermarks import MARKED_TIERS
 from kvstore.observe.counting import Counts
@@ -30,7 +30,6 @@ from kvstore.server.limits import LinkLimits
 from kvstore.server.pools import Pools
 from kvstore.server.waits import Waits
 from kvstore.tiers.disk import DiskTier
-from kvstore.tiers.link_names import Link
 from kvstore.tiers.mover import Mover
 from kvstore.tiers.movers import Movers
 from kvstore.tiers.rates import LinkRates

@@ -13,9 +13,22 @@ from functools import partial
 from hashlib import sha256
 
 from kvstore.core.effects import Transfer
-from kvstore.core.types import DISK, BlockKey, Frame, NamespaceId, StoredKey, TenantId, TransferId, WriterId
+from kvstore.core.types import (
+    COPY,
+    DISK,
+    LOAD,
+    READ,
+    WRITE,
+    BlockKey,
+    Frame,
+    Link,
+    NamespaceId,
+    StoredKey,
+    TenantId,
+    TransferId,
+    WriterId,
+)
 from kvstore.tiers.disk import DiskTier, DiskWriteFailed
-from kvstore.tiers.link_names import COPY, LOAD, READ, WRITE, Link
 from kvstore.tiers.moves import Move, Part, copy_frames, read_blocks, write_blocks
 from kvstore.tiers.pacing import Clock, RealClock, TokenBucket
 from kvstore.tiers.pool import HostPool

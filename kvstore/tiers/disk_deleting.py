@@ -29,7 +29,7 @@ def commit(threads: IoThreads, work: Callable[[], T], returned: Callable[[], Non
 
     A DiskFault where it failed or is late. If it is late, `returned` is called when it has ended.
     """
-    return threads.start(IoKind.INDEX, work).wait(returned or _pass)
+    return threads.start(IoKind.INDEX, work).wait(returned)
 
 
 class Deleter:
@@ -124,7 +124,3 @@ class Deleter:
         gone, removed = self._table.remove_if(records)
         self._space.committed((), removed)
         return gone
-
-
-def _pass() -> None:
-    """Nothing more is to be done when it returns: its own work has seen to all that follows."""

@@ -63,10 +63,11 @@ class Io(Generic[T]):
         self.begin_time = 0.0
         self.is_begun = self.is_ended = self.is_late = False
 
-    def wait(self, returned: Callable[[], None]) -> T:
+    def wait(self, returned: Callable[[], None] | None = None) -> T:
         """What the call returns or raises; IoNotBegun or IoLate when the deadline has passed.
 
         Only after IoLate is `returned` called, from the thread of the call, when that has ended at last.
+        None: nothing stays taken till then, or the call itself has seen to all that follows.
         """
         self._threads.wait(self, returned)
         if self._error is not None:
@@ -79,7 +80,7 @@ class Io(Generic[T]):
         except BaseException as error:
             self._error = error
 
-    def expect(self, returned: Callable[[], None]) -> None:
+    def expect(self, returned: Callable[[], None] | None) -> None:
         self.is_late = True
         self._returned = returned
 
@@ -131,7 +132,7 @@ class IoThreads:
             self._wakes[kind].notify()
         return io
 
-    def wait(self, io: Io[T], returned: Callable[[], None]) -> None:
+    def wait(self, io: Io[T], returned: Callable[[], None] | None) -> None:
         with self._lock:
             while not io.is_ended:
                 left = self._left_seconds(io)

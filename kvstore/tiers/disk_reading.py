@@ -111,7 +111,7 @@ class BlockReader:
     ) -> list[Found]:
         """In a thread for I/O too, since pages of the index may have to come from disk."""
         try:
-            records = self._threads.start(IoKind.READ, partial(self._table.find, names)).wait(_pass)
+            records = self._threads.start(IoKind.READ, partial(self._table.find, names)).wait()
         except DiskFault as error:
             failed = Verdict(fault=ReadFault.FAILED, why=f"{type(error).__name__}: {error}")
             verdicts.update(dict.fromkeys(verdicts, failed))
@@ -177,7 +177,3 @@ def _verify(found: Found, frame: Sequence[Part]) -> Verdict:
     if checksum_of(found.name, [part[:share].data for part in frame]) == found.entry.checksum:
         return GOOD
     return Verdict(fault=ReadFault.WRONG, record=found.record, why="wrong checksum")
-
-
-def _pass() -> None:
-    """Nothing is taken by a look into the index."""

@@ -138,7 +138,7 @@ class Storage:
     def settle(self) -> bool:
         try:
             # Behind every transaction before it, late ones too; what those have left is owed by then.
-            commit(self._threads, _pass)
+            commit(self._threads, lambda: None)
         except DiskFault:
             return False
         self.deleter.pay()
@@ -173,7 +173,7 @@ class Storage:
     def verify_after(self, name: bytes, count: int, pace: Pace) -> tuple[bytes, list[StoredKey]]:
         """Looks at so many blocks behind this name, as if they were read. Returns the name of the last of
         them, empty at the end, and the blocks that were wrong and so are gone."""
-        names = self._threads.start(IoKind.READ, partial(self._table.names_after, name, count)).wait(_pass)
+        names = self._threads.start(IoKind.READ, partial(self._table.names_after, name, count)).wait()
         wrong = self._settle(dict(zip(names, self.reader.verify(names, pace), strict=True)))
         return names[-1] if len(names) == count else b"", wrong
 
@@ -233,7 +233,3 @@ def remove_segments(folder: Path, files: Files) -> None:
 
 def at_once(size_bytes: int) -> None:
     """No limit on the rate."""
-
-
-def _pass() -> None:
-    """Nothing is taken by a look into the index; or to have had one's turn there is all."""

@@ -82,7 +82,7 @@ class BlockWriter:
         faults: list[Exception] = []
         for sync in syncs:
             try:
-                sync.wait(_pass)
+                sync.wait()
             except DiskFault as fault:
                 faults.append(fault)
         if faults:
@@ -99,7 +99,7 @@ class BlockWriter:
                 while len(slots) < count:
                     taken = self._space.take(count - len(slots), run)
                     if not taken:
-                        self._threads.start(IoKind.WRITE, self._space.grow, WRITE_BYTES_MAX).wait(_pass)
+                        self._threads.start(IoKind.WRITE, self._space.grow, WRITE_BYTES_MAX).wait()
                     slots += taken
             except BaseException:
                 self._space.give(slots)
@@ -195,7 +195,3 @@ def _make_entry(
         created_ns=time.time_ns(),
         owner=key.owner,
     )
-
-
-def _pass() -> None:
-    """Nothing stays taken when it is late: what it does, it does to files."""

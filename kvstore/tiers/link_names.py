@@ -1,14 +1,9 @@
 """The links by the names that people and the contract use for them."""
 
-from kvstore.core.types import CPU, DISK, GPU, Tier
+from kvstore.core.types import COPY, LOAD, READ, WRITE, Link
 
-__all__ = ["COPY", "LINKS", "LINK_NAMES", "LOAD", "READ", "WRITE", "Link", "link_name"]
+__all__ = ["LINKS", "LINK_NAMES", "link_name"]
 
-Link = tuple[Tier, Tier]
-COPY: Link = (GPU, CPU)
-LOAD: Link = (CPU, GPU)
-WRITE: Link = (CPU, DISK)
-READ: Link = (DISK, CPU)
 LINKS = (COPY, LOAD, WRITE, READ)
 
 

@@ -10,8 +10,9 @@ from functools import partial
 
 from kvstore.core.effects import Transfer
 from kvstore.core.errors import CheckFailed
+from kvstore.core.types import COPY, LOAD, READ, WRITE, Link
 from kvstore.tiers.disk import DiskTier
-from kvstore.tiers.link_names import COPY, LOAD, READ, WRITE, Link, link_name
+from kvstore.tiers.link_names import link_name
 from kvstore.tiers.mover import TRANSFERS_MAX, Ended, Mover, MoverSetup, Returned, Tell
 from kvstore.tiers.moves import Move, Synced, copy_frames, read_blocks, tell_disk, write_blocks
 from kvstore.tiers.pacing import Clock, RealClock, TokenBucket

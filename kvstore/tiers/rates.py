@@ -12,7 +12,8 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from kvstore.tiers.link_names import LINK_NAMES, Link, link_name
+from kvstore.core.types import Link
+from kvstore.tiers.link_names import LINK_NAMES, link_name
 
 __all__ = ["LinkRate", "LinkRates", "RatesUnreadable"]
 

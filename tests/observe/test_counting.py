@@ -9,10 +9,9 @@ from kvstore.core.calls import Lookup, Single, Step, Watch
 from kvstore.core.effects import Effects
 from kvstore.core.errors import CheckFailed, FieldInvalid
 from kvstore.core.events import Event, Tick, TransferEnded
-from kvstore.core.lanes import COPY, LOAD, READ, WRITE
 from kvstore.core.operations import Allocate, AllocateResult, Fork, Grow, SwapResult
 from kvstore.core.store import Store
-from kvstore.core.types import GPU, OK, Tier, TransferId
+from kvstore.core.types import COPY, GPU, LOAD, OK, READ, WRITE, Tier, TransferId
 from kvstore.observe.counting import SECONDS, Counts, Histogram
 from kvstore.sim.config import draw_config
 from kvstore.sim.records import Handled, Moved

@@ -11,8 +11,8 @@ import grpc
 import pytest
 
 from kvstore.core.errors import ConfigInvalid
+from kvstore.core.types import COPY, LOAD, READ, WRITE
 from kvstore.server.limits import LinkLimits, RateLimit, parse_limits, parse_rate
-from kvstore.tiers.link_names import COPY, LOAD, READ, WRITE
 from kvstore.tiers.rates import LinkRates
 from kvstore.v1 import kvstore_pb2 as pb
 from tests.server.harness import (

@@ -11,10 +11,9 @@ import pytest
 
 from kvstore.core.effects import DiskDelete, Transfer
 from kvstore.core.errors import CheckFailed
-from kvstore.core.types import Frame, Tier, TransferId, Urgency
+from kvstore.core.types import COPY, LOAD, READ, Frame, Tier, TransferId, Urgency
 from kvstore.tiers import moves
 from kvstore.tiers.disk import DiskWriteFailed, ReadOutcome
-from kvstore.tiers.link_names import COPY, LOAD, READ
 from kvstore.tiers.mover import Mover, MoverSetup
 from kvstore.tiers.movers import COPY_PIECE_BYTES, READ_PIECE_BYTES, Movers
 from kvstore.tiers.moves import Part, PieceEnd

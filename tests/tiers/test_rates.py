@@ -5,9 +5,10 @@ import random
 import msgspec
 import pytest
 
+from kvstore.core.types import COPY, LOAD, READ, WRITE
 from kvstore.tiers.calibrating import BLOCK_COUNTS, calibrate
 from kvstore.tiers.disk import DiskWriteFailed
-from kvstore.tiers.link_names import COPY, LINKS, LOAD, READ, WRITE
+from kvstore.tiers.link_names import LINKS
 from kvstore.tiers.pool import HostPool
 from kvstore.tiers.rates import LinkRate, LinkRates, RatesUnreadable
 from tests.tiers.helpers import chain, open_tier
