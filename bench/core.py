@@ -11,7 +11,7 @@ the release of a fork, which forgets a block's hash when nobody holds it any mor
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -153,15 +153,15 @@ CASES = (
 )
 
 
-def measure(quick: bool) -> Sequence[Row]:
+def measure(quick: bool) -> Iterator[Row]:
     folder = os.environ.get("BENCH_VLLM", "")
     with ExitStack() as stack:
         reference = stack.enter_context(open_reference(Path(folder))) if folder else None
         if reference is None:
             print("vLLM is not re-timed: BENCH_VLLM names no folder for its environment", file=sys.stderr)
-        rows = [row for case in CASES for row in _rows(case, reference, ROUNDS_QUICK if quick else ROUNDS)]
-    blocks = BLOCKS_QUICK if quick else BLOCKS
-    return [*rows, *_size_rows(blocks, 1 if quick else 3)]
+        for case in CASES:
+            yield from _rows(case, reference, ROUNDS_QUICK if quick else ROUNDS)
+    yield from _size_rows(BLOCKS_QUICK if quick else BLOCKS, 1 if quick else 3)
 
 
 def _rows(case: Case, reference: Reference | None, rounds: int) -> list[Row]:

@@ -5,6 +5,7 @@ free there, and given back in the end.
 """
 
 import sys
+from collections.abc import Iterator
 
 from bench.disk_churn import churn
 from bench.disk_moves import moves
@@ -18,14 +19,16 @@ ROUNDS_QUICK = 2
 LONG_ROUNDS = 5
 
 
-def measure(quick: bool) -> list[Row]:
+def measure(quick: bool) -> Iterator[Row]:
     rounds = ROUNDS_QUICK if quick else ROUNDS
     long_rounds = min(rounds, LONG_ROUNDS)
-    rows = [*moves(rounds), *waits(rounds), *churn(long_rounds)]
+    yield from moves(rounds)
+    yield from waits(rounds)
+    yield from churn(long_rounds)
     turn_rows, why_not = turn(long_rounds)
     if why_not:
         print(f"no turn was timed: {why_not}", file=sys.stderr)
-    return [*rows, *turn_rows]
+    yield from turn_rows
 
 
 if __name__ == "__main__":

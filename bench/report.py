@@ -11,13 +11,18 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median, quantiles
 
+from bench.progress import signs_of_life
+
 __all__ = ["Row", "main", "make_row"]
+
+MISSED = 1
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "bench" / "results"
@@ -88,21 +93,30 @@ def make_row(
     )
 
 
-def main(name: str, description: str, measure: Callable[[bool], Sequence[Row]]) -> None:
-    """The command line of a benchmark. `measure` is told whether to be quick, and for a look only."""
+def main(name: str, description: str, measure: Callable[[bool], Iterable[Row]]) -> None:
+    """The command line of a benchmark. `measure` is told whether to be quick, and for a look only; its rows
+    are printed as they come. Ends the program with status 1 where a row has not met its goal."""
     parser = argparse.ArgumentParser(prog=f"python -m bench.{name}", description=description)
     parser.add_argument("--json", action="store_true", help="print the rows as JSON, one a line")
     parser.add_argument("--quick", action="store_true", help="fewer rounds: for a look, not for a claim")
     parser.add_argument("--save", action="store_true", help=f"append the rows to bench/results/{name}.csv")
     arguments = parser.parse_args()
-    rows = measure(arguments.quick)
     taken = _taken()
-    for row in rows:
-        print(json.dumps(asdict(row) | asdict(taken)) if arguments.json else _told(row))
+    rows = []
+    with signs_of_life(f"bench.{name}"):
+        for row in measure(arguments.quick):
+            rows.append(row)
+            told = json.dumps(asdict(row) | asdict(taken)) if arguments.json else _told(row)
+            print(told, flush=True)
     if not arguments.json:
         print(f"on {taken.machine}, at {taken.commit}, {taken.date}")
     if arguments.save:
         _save(RESULTS / f"{name}.csv", rows, taken)
+    missed = sum(row.met is False for row in rows)
+    if missed:
+        plural = "goal was" if missed == 1 else "goals were"
+        print(f"bench.{name}: {missed} {plural} not met", file=sys.stderr)
+        sys.exit(MISSED)
 
 
 def _spread(samples: Sequence[float]) -> float:

@@ -3,6 +3,8 @@
 Service and echo are processes of their own on Unix sockets; both are measured in the same run, in turns.
 """
 
+from collections.abc import Iterator
+
 from bench.engines import four_engines
 from bench.forward import forward_passes
 from bench.processes import servers
@@ -13,14 +15,12 @@ ROUNDS = 20
 ROUNDS_QUICK = 4
 
 
-def measure(quick: bool) -> list[Row]:
+def measure(quick: bool) -> Iterator[Row]:
     rounds = ROUNDS_QUICK if quick else ROUNDS
     with servers() as addresses:
-        return [
-            *round_trips(addresses, rounds),
-            *four_engines(addresses, rounds),
-            *forward_passes(addresses, echo_of_step(addresses.service, columns=True), rounds),
-        ]
+        yield from round_trips(addresses, rounds)
+        yield from four_engines(addresses, rounds)
+        yield from forward_passes(addresses, echo_of_step(addresses.service, columns=True), rounds)
 
 
 if __name__ == "__main__":

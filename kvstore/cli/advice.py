@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 from kvstore.cli.advice_links import NAMES, Advice, advise_links, advise_writes
+from kvstore.cli.texts import counted
 from kvstore.v1 import kvstore_pb2 as pb
 
 __all__ = ["Advice", "advise"]
@@ -66,7 +67,7 @@ def _bad_entries(usage: pb.Usage) -> Iterator[Advice]:
         if tier.bad_entries:
             yield Advice(
                 "bad_entries",
-                f"{tier.bad_entries:,} entries on {NAMES[tier.tier]} were wrong; they were dropped and are "
+                f"Found wrong on {NAMES[tier.tier]} and dropped: {counted(tier.bad_entries, 'block')}, to be "
                 "computed again. If there are more with time, the device changes what is stored: replace it.",
             )
 

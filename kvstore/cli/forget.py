@@ -5,9 +5,8 @@ from typing import Annotated
 
 import typer
 
-from kvstore.cli.texts import check_text
-from kvstore.client.address import default_address
-from kvstore.client.client import Client
+from kvstore.cli.options import DEFAULT_SOCKET, Socket, operator
+from kvstore.cli.texts import check_text, counted
 from kvstore.core.errors import ConfigInvalid
 
 __all__ = ["forget"]
@@ -16,9 +15,7 @@ EXIT_NOT_DONE = 1
 
 
 def forget(
-    socket: Annotated[
-        str, typer.Option(default_factory=default_address, help="The service's socket: a path, or unix:PATH.")
-    ],
+    socket: Socket = DEFAULT_SOCKET,
     session: Annotated[str, typer.Option(help="A chat session: the blocks that nobody else uses.")] = "",
     tenant: Annotated[
         str, typer.Option(help="All of a tenant; with --session, whose it is (else the default tenant's).")
@@ -39,7 +36,10 @@ def forget(
     yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the answer as one JSON object.")] = False,
 ) -> None:
-    """Forget what is cached, in every tier, disk included. All that is named must hold of a block."""
+    """Forget what is cached, in every tier, disk included.
+
+    All that is named must hold of a block. Exit status 0: done. 1: not yet.
+    """
     named = {"session": session, "tenant": tenant, "namespace": namespace, "engine": engine}
     named = {name: check_text(f"--{name}", value) for name, value in named.items() if value}
     if not named:
@@ -53,19 +53,19 @@ def forget(
         what = " and ".join(f"{name} {value}" for name, value in named.items())
         whole = ", with what others use of it" if whole_chain else ""
         typer.confirm(f"Forget what is cached of {what}{whole}, on disk too?", abort=True)
-    with Client(socket) as client:
-        answer = client.operator.forget(**named, whole_chain=whole_chain, seconds=wait)
+    with operator(socket) as service:
+        answer = service.forget(**named, whole_chain=whole_chain, seconds=wait)
     if as_json:
         shown = {"blocks_forgotten": answer.blocks_forgotten, "done": answer.done}
         typer.echo(json.dumps(shown))
     elif answer.done and not answer.blocks_forgotten:
         typer.echo("Nothing was found that is only of this: 0 blocks forgotten.")
     elif answer.done:
-        typer.echo(f"{answer.blocks_forgotten} blocks forgotten.")
+        typer.echo(f"{counted(answer.blocks_forgotten, 'block')} forgotten.")
     else:
         typer.echo(
-            f"{answer.blocks_forgotten} blocks forgotten so far. Nothing of it can be found, but the disk "
-            "has not deleted all: the service goes on with it. Ask again to see the end."
+            f"{counted(answer.blocks_forgotten, 'block')} forgotten so far. Nothing of it can be found, but "
+            "the disk has not deleted all: the service goes on with it. Ask again to see the end."
         )
     if not answer.done:
         raise typer.Exit(EXIT_NOT_DONE)

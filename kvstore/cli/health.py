@@ -4,8 +4,7 @@ from typing import Annotated
 
 import typer
 
-from kvstore.client.address import default_address
-from kvstore.client.client import Client
+from kvstore.cli.options import DEFAULT_SOCKET, Socket, operator
 from kvstore.client.errors import ClientError
 
 __all__ = ["health"]
@@ -14,15 +13,16 @@ NOT_SERVING, UNREACHABLE = 1, 2
 
 
 def health(
-    socket: Annotated[
-        str, typer.Option(default_factory=default_address, help="The service's socket: a path, or unix:PATH.")
-    ],
+    socket: Socket = DEFAULT_SOCKET,
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for an answer.")] = 5.0,
 ) -> None:
-    """Ask whether the service takes work. Exit status 0: it does; 1: it drains or stops; 2: no answer."""
+    """Ask whether the service takes work.
+
+    Exit status 0: it does. 1: it drains or stops. 2: no answer.
+    """
     try:
-        with Client(socket, deadline_seconds=timeout) as client:
-            serving = client.operator.is_serving()
+        with operator(socket, deadline_seconds=timeout) as service:
+            serving = service.is_serving()
     except ClientError as error:
         typer.echo(f"kvstore: {error}", err=True)
         raise typer.Exit(UNREACHABLE) from None

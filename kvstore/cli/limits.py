@@ -2,29 +2,23 @@
 
 import json
 from collections.abc import Sequence
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 from google.protobuf.json_format import MessageToDict
 from rich.console import Console
 from rich.table import Table
 
-from kvstore.cli.texts import check_text
-from kvstore.client.address import default_address
-from kvstore.client.client import Client
+from kvstore.cli.options import DEFAULT_SOCKET, Socket, operator
+from kvstore.cli.texts import check_text, rate_words
 from kvstore.core.errors import ConfigInvalid
-from kvstore.server.limits import parse_rate
 from kvstore.v1 import kvstore_pb2 as pb
 
 __all__ = ["limits"]
 
-DEADLINE_SECONDS = 5.0
-
 
 def limits(
-    socket: Annotated[
-        str, typer.Option(default_factory=default_address, help="The service's socket: a path, or unix:PATH.")
-    ],
+    socket: Socket = DEFAULT_SOCKET,
     to_set: Annotated[
         list[str] | None,
         typer.Option(
@@ -39,10 +33,13 @@ def limits(
     low_watermark: Annotated[list[str] | None, typer.Option(help="As for --high-watermark.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the limits as one JSON object.")] = False,
 ) -> None:
-    """Show, and set, rate limits and watermarks of a running service. What isn't named stays as it is."""
+    """Show, and set, rate limits and watermarks of a running service.
+
+    What isn't named stays as it is.
+    """
     asked = _asked(to_set or (), high_watermark or (), low_watermark or ())
-    with Client(socket, deadline_seconds=DEADLINE_SECONDS) as client:
-        now = client.operator.update_limits(asked)
+    with operator(socket) as service:
+        now = service.update_limits(asked)
     if as_json:
         typer.echo(json.dumps(MessageToDict(now, preserving_proto_field_name=True), indent=2))
         return
@@ -53,7 +50,11 @@ def limits(
 
 def _asked(rates: Sequence[str], high: Sequence[str], low: Sequence[str]) -> pb.Limits:
     """Which links and tiers there are is the service's to say."""
-    # Imported here: to show the limits needs nothing of the server.
+    if not (rates or high or low):
+        return pb.Limits()
+    # Imported here: to show the limits needs nothing of the server, nor numpy.
+    from kvstore.server.limits import parse_rate
+    from kvstore.server.sizes import parse_share
 
     asked = pb.Limits()
     for text in rates:
@@ -71,37 +72,35 @@ def _asked(rates: Sequence[str], high: Sequence[str], low: Sequence[str]) -> pb.
     ):
         for text in texts:
             name, share = _pair(text, flag, "gpu=90%")
-            marks[name] = _share(share, flag, text)
+            marks[name] = parse_share(share, flag=flag, value=text)
     return asked
 
 
 def _pair(text: str, flag: str, example: str) -> tuple[str, str]:
     name, found, value = text.partition("=")
     if not found:
-        _refuse(flag, text, "not NAME=VALUE", f"like {example}")
+        raise ConfigInvalid("not NAME=VALUE", field=flag, value=text, remedy=f"like {example}")
     return check_text(flag, name.strip()), value.strip()
-
-
-def _share(text: str, flag: str, value: str) -> float:
-    try:
-        return float(text[:-1]) / 100 if text.endswith("%") else float(text)
-    except ValueError:
-        _refuse(flag, value, "not a share", "like 90%, or 0.9")
-
-
-def _refuse(flag: str, value: str, message: str, remedy: str) -> NoReturn:
-    raise ConfigInvalid(message, field=flag, value=value, remedy=remedy)
 
 
 def _rates(limits: pb.Limits) -> Table:
     table = Table("link", "limit", "bytes a second")
     for link, rate in sorted(limits.rates.items()):
-        limit = f"{rate.share:.4g} of the bandwidth" if rate.share else "bytes a second"
-        effective = f"{rate.effective_bytes_per_second:,}"
-        if rate.share and not rate.effective_bytes_per_second:
-            effective = "not known yet"
-        table.add_row(link, *(("none", "") if rate.unlimited else (limit, effective)))
+        effective = f"{rate.effective_bytes_per_second:,}" if rate.effective_bytes_per_second else ""
+        table.add_row(link, _rate_words(rate), effective)
     return table
+
+
+def _rate_words(rate: pb.RateLimit) -> str:
+    if rate.unlimited:
+        return "none"
+    if not rate.share:
+        return rate_words(rate.bytes_per_second)
+    if not rate.effective_bytes_per_second:
+        return f"{rate.share * 100:.4g} % of a bandwidth not measured yet"
+    # Of what was measured when the share was last turned into a rate.
+    measured = rate_words(rate.effective_bytes_per_second / rate.share)
+    return f"{rate.share * 100:.4g} % of the measured {measured}"
 
 
 def _watermarks(limits: pb.Limits) -> Table:

@@ -1,48 +1,65 @@
 """The `kvstore` program: its commands, and the place where a refusal becomes one line and an exit status."""
 
 import sys
-from typing import Annotated
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from kvstore import __version__
-from kvstore.cli.demo import demo
-from kvstore.cli.drain import drain
-from kvstore.cli.forget import forget
-from kvstore.cli.health import health
-from kvstore.cli.limits import limits
-from kvstore.cli.replay import replay
-from kvstore.cli.serve import serve
-from kvstore.cli.simulate import simulate
-from kvstore.cli.status import status
-from kvstore.cli.verify import verify
-from kvstore.cli.watch import watch
 from kvstore.client.errors import ClientError
 from kvstore.core.errors import KVStoreError
 
 __all__ = ["app", "main"]
 
+EXIT_REFUSED = 2
+# Of each command the function of its name in the module of its name, and the first line of its help: so the
+# help of the program loads none of them, and a command no other.
+COMMANDS = {
+    "demo": "Watch conversations whose KV outlives the engine, the GPU's memory and the service.",
+    "serve": "Run the service until SIGTERM or Ctrl-C.",
+    "status": "Show tiers, links, hits and engines of a running service, and what to do about what is wrong.",
+    "health": "Ask whether the service takes work.",
+    "watch": "Print events as they happen: sequences, blocks by tier, pressure, engines that are gone.",
+    "limits": "Show, and set, rate limits and watermarks of a running service.",
+    "forget": "Forget what is cached, in every tier, disk included.",
+    "drain": "Take no new work, and write to disk what is worth keeping.",
+    "verify": "Read all that a disk tier holds, and compare it with its checksums.",
+    "replay": "Run what a service recorded once more, and compare.",
+    "simulate": "Run the store in a simulated world. The same seed and steps do the same again, exactly.",
+}
+SETTINGS: dict[str, Any] = {
+    "add_completion": False,
+    # A bug shows Python's own traceback; values of variables may be prompts.
+    "pretty_exceptions_enable": False,
+    "context_settings": {"help_option_names": ["-h", "--help"]},
+}
+
+
+class _Command(TyperCommand):
+    """Its name and its line; it becomes the command itself when it is called."""
+
+    def make_context(self, info_name: Any, args: Any, parent: Any = None, **extra: Any) -> Any:
+        single = typer.Typer(**SETTINGS)
+        single.command(self.name)(getattr(import_module(f"kvstore.cli.{self.name}"), self.name or ""))
+        return typer.main.get_command(single).make_context(info_name, args, parent, **extra)
+
+
+class _Commands(TyperGroup):
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        for name, line in COMMANDS.items():
+            self.add_command(_Command(name, callback=None, help=line))
+
+
 app = typer.Typer(
     name="kvstore",
+    cls=_Commands,
     help="Memory management for the KV cache of large language models, as a service of its own.",
     no_args_is_help=True,
-    add_completion=False,
-    # A bug shows Python's own traceback; values of variables may be prompts.
-    pretty_exceptions_enable=False,
+    **SETTINGS,
 )
-app.command()(demo)
-app.command()(drain)
-app.command()(health)
-app.command()(forget)
-app.command()(limits)
-app.command()(replay)
-app.command()(serve)
-app.command()(simulate)
-app.command()(status)
-app.command()(verify)
-app.command()(watch)
-
-EXIT_REFUSED = 2
 
 
 def _show_version(wanted: bool) -> None:

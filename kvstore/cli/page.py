@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kvstore.cli.advice import Advice
+from kvstore.cli.texts import counted
 from kvstore.v1 import kvstore_pb2 as pb
 
 __all__ = ["COLUMNS", "show_page"]
@@ -110,19 +111,21 @@ def _lines(usage: pb.Usage) -> Table:
     table = Table.grid(padding=(0, 2))
     table.add_row(
         "Prefix hits",
-        f"{_share(sum(hits.values()), prefix.blocks_queried)} of {prefix.blocks_queried:,} blocks ({where}), "
-        f"{prefix.sequences_admitted:,} sequences admitted",
+        f"{_share(sum(hits.values()), prefix.blocks_queried)} of {counted(prefix.blocks_queried, 'block')} "
+        f"({where}), {counted(prefix.sequences_admitted, 'sequence')} admitted",
     )
     table.add_row(
         "Sequences",
         f"{sequences.resident:,} resident ({sequences.idle:,} idle), "
         f"{sequences.swapping_out:,} swapping out, {sequences.swapped:,} swapped, "
         f"{sequences.swapping_in:,} swapping in, "
-        f"{sequences.dropped:,} dropped; {sequences.waiting:,} waiting; {usage.sessions:,} sessions kept",
+        f"{sequences.dropped:,} dropped; {sequences.waiting:,} waiting; "
+        f"{counted(usage.sessions, 'session')} kept",
     )
     table.add_row(
         "Moves",
-        f"{sequences.swaps_out:,} swaps out, {sequences.swaps_in:,} in, {sequences.drops:,} drops "
+        f"{counted(sequences.swaps_out, 'swap out')}, {sequences.swaps_in:,} in, "
+        f"{counted(sequences.drops, 'drop')} "
         f"({sequences.drops_for_room:,} for want of room); {sequences.reliefs:,} by the store itself",
     )
     table.add_row(

@@ -2,17 +2,23 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from kvstore.observe.reading import Run
-    from kvstore.observe.replay import Difference
+from kvstore.cli.texts import counted
+from kvstore.observe.comparing import differences, outcome_words
+from kvstore.observe.reading import Run, find_runs
+from kvstore.observe.replay import Difference
+from kvstore.observe.replay import replay as replay_run
+from kvstore.observe.selecting import parse_selector
+from kvstore.observe.story import heading_words, tell_story
+from kvstore.observe.words import event_words
 
 __all__ = ["replay"]
 
 SAME, DIFFERENT, NOT_REPLAYED = 0, 1, 2
+TOLD, UNKNOWN = 0, 1
 
 
 def replay(
@@ -30,34 +36,34 @@ def replay(
 ) -> None:
     """Run what a service recorded once more, and compare.
 
-    Exit status 0: every event had the same effects. 1: one had others. 2: nothing to compare, or a run
+    Exit status 0: every event had the same effects, or the story was told. 1: one had others, or no run
+    knows of what --story names. 2: nothing to compare, or a run
     whose beginning has been overwritten: it can't be replayed, but stories can be told of it.
     """
-    # Imported here: the other commands must not load the core.
-    from kvstore.observe.reading import find_runs
-    from kvstore.observe.selecting import parse_selector
-    from kvstore.observe.story import heading_words, tell_story
-
     selector = parse_selector(story) if story is not None else None
     runs = [run for run in find_runs(journal) if f"{run.heading.store_epoch:016x}".startswith(epoch)]
     if not runs:
         typer.echo("no run is recorded there")
     statuses = set() if runs else {NOT_REPLAYED}
+    # One run that knows of it is enough.
+    stories: set[int] = set()
     for run in runs:
         typer.echo(heading_words(run))
         if selector is None:
             statuses.add(_replay(run, check))
         else:
-            for line in tell_story(run, selector) or ["nothing happened to it"]:
+            lines = tell_story(run, selector)
+            stories.add(TOLD if lines else UNKNOWN)
+            for line in lines or [f"nothing is known of {story}"]:
                 typer.echo(f"  {line}")
         if run.torn:
             typer.echo(f"  {run.torn}: left out")
+    if stories:
+        raise typer.Exit(min(stories))
     raise typer.Exit(DIFFERENT if DIFFERENT in statuses else max(statuses, default=SAME))
 
 
-def _replay(run: "Run", check_each: bool) -> int:
-    from kvstore.observe.replay import replay as replay_run
-
+def _replay(run: Run, check_each: bool) -> int:
     if not run.whole:
         typer.echo("  can't be replayed without its beginning; --story works")
         return NOT_REPLAYED
@@ -66,16 +72,13 @@ def _replay(run: "Run", check_each: bool) -> int:
         for line in _difference_lines(run, done.difference):
             typer.echo(f"  {line}")
         return DIFFERENT
-    typer.echo(f"  {done.entries} events, the same effects as then")
+    typer.echo(f"  {counted(done.entries, 'event')}, the same effects as then")
     if done.failure is not None:
         typer.echo(f"  the store stopped, now as then, {done.failure.kind}: {done.failure.text}")
     return SAME
 
 
-def _difference_lines(run: "Run", difference: "Difference") -> Iterator[str]:
-    from kvstore.observe.comparing import differences, outcome_words
-    from kvstore.observe.words import event_words
-
+def _difference_lines(run: Run, difference: Difference) -> Iterator[str]:
     entry, found = difference.entry, difference.found
     time = entry.event.time - run.heading.start_time
     yield f"event {entry.number} at {time:.3f} s came out otherwise: {event_words(entry.event)}"

@@ -9,23 +9,24 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from kvstore.client.address import default_address
+from kvstore.cli.options import DEFAULT_SOCKET
 
 __all__ = ["serve"]
 
 
 def serve(
     socket: Annotated[
-        str, typer.Option(default_factory=default_address, help="Unix socket: a path, or unix:PATH.")
-    ],
+        str, typer.Option(help="Unix socket: a path, or unix:PATH. Its folder is made if need be.")
+    ] = DEFAULT_SOCKET,
     gpu: Annotated[
         str, typer.Option(help="GPU tier (host memory where there is no GPU): 2GiB, or a share like 25%.")
     ] = "10%",
     cpu: Annotated[str, typer.Option(help="CPU tier, as for --gpu; 0 for none.")] = "20%",
     disk: Annotated[str | None, typer.Option(help="Folder of the disk tier; none without it.")] = None,
     disk_bytes: Annotated[
-        str, typer.Option(help="The most that the disk tier takes, what is there already included.")
-    ] = "0",
+        str | None,
+        typer.Option(help="The most that the disk tier takes, what is there already included: 20GiB."),
+    ] = None,
     wipe_incompatible: Annotated[
         bool,
         typer.Option(
@@ -49,13 +50,13 @@ def serve(
         str, typer.Option(help="The most that each tenant may have retained: 2GiB, or a share of all tiers.")
     ] = "25%",
     high_watermark: Annotated[
-        float, typer.Option(help="Share of the GPU tier's frames in use that is high pressure.")
-    ] = 0.90,
-    low_watermark: Annotated[float, typer.Option(help="Share below which it is over.")] = 0.80,
+        str, typer.Option(help="Share of the GPU tier's frames in use that is high pressure: 90%, or 0.9.")
+    ] = "90%",
+    low_watermark: Annotated[str, typer.Option(help="Share below which it is over.")] = "80%",
     cpu_high_watermark: Annotated[
-        float, typer.Option(help="Share of the CPU tier with no copy below that makes writes to disk hurry.")
-    ] = 0.75,
-    cpu_low_watermark: Annotated[float, typer.Option(help="Share below which they don't.")] = 0.50,
+        str, typer.Option(help="Share of the CPU tier with no copy below that makes writes to disk hurry.")
+    ] = "75%",
+    cpu_low_watermark: Annotated[str, typer.Option(help="Share below which they don't.")] = "50%",
     drain_seconds: Annotated[
         float,
         typer.Option(help="Seconds for which a stop first writes to disk what is worth keeping."),
@@ -71,7 +72,7 @@ def serve(
         str | None,
         typer.Option(help="Folder to record all events in, for `kvstore replay`."),
     ] = None,
-    journal_bytes: Annotated[str, typer.Option(help="The most that the journal takes.")] = "0",
+    journal_bytes: Annotated[str | None, typer.Option(help="The most that the journal takes: 1GiB.")] = None,
     metrics: Annotated[
         str | None,
         typer.Option(help="Port, or 127.0.0.1:PORT, of /metrics and /healthz over HTTP, on loopback alone."),
@@ -93,7 +94,7 @@ def serve(
         gpu=gpu,
         cpu=cpu,
         disk=disk,
-        disk_bytes=disk_bytes,
+        disk_bytes="0" if disk_bytes is None else disk_bytes,
         wipe_incompatible=wipe_incompatible,
         scrub=scrub,
         tenants=tenant or (),
@@ -108,7 +109,7 @@ def serve(
         drain_seconds=drain_seconds,
         limits=limit or (),
         journal=journal,
-        journal_bytes=journal_bytes,
+        journal_bytes="0" if journal_bytes is None else journal_bytes,
         metrics=metrics,
     )
     raise typer.Exit(asyncio.run(run(config)))

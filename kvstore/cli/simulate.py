@@ -15,6 +15,9 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from kvstore.cli.progress import ProgressLines
+from kvstore.cli.texts import counted
+
 __all__ = ["simulate"]
 
 SEEDS = 100
@@ -138,6 +141,7 @@ def _show(outcomes: Iterator[Outcome], seeds: int | None, minutes: float | None,
     failed = done = events = reads = 0
     begin = time.monotonic()
     text = TextColumn("{task.description}")
+    said = ProgressLines()
     with Progress(text, BarColumn(), TimeElapsedColumn(), console=console) as progress:
         task = progress.add_task("", total=seeds or 60 * (minutes or 0))
         for outcome in outcomes:
@@ -150,8 +154,13 @@ def _show(outcomes: Iterator[Outcome], seeds: int | None, minutes: float | None,
                 progress.console.print(
                     f"{outcome['story']}\nagain: {again}\n", markup=False, highlight=False, soft_wrap=True
                 )
-            said = f"{done:,} runs, {events:,} events, {reads:,} blocks read, {failed} failed"
-            progress.update(task, description=said, completed=done if seeds else time.monotonic() - begin)
+            told = (
+                f"{counted(done, 'run')}, {counted(events, 'event')}, {counted(reads, 'block read')}, "
+                f"{failed} failed"
+            )
+            if not console.is_terminal:
+                said.say(told)
+            progress.update(task, description=told, completed=done if seeds else time.monotonic() - begin)
             if failed >= FAILURES_MAX:
                 break
     return failed

@@ -9,36 +9,27 @@ from google.protobuf.json_format import MessageToDict
 from rich.console import Console
 
 from kvstore.cli.advice import Advice, advise
+from kvstore.cli.options import DEFAULT_SOCKET, Socket, operator
 from kvstore.cli.page import show_page
-from kvstore.client.address import default_address
-from kvstore.client.client import Client
 from kvstore.v1 import kvstore_pb2 as pb
 
 __all__ = ["status"]
 
-DEADLINE_SECONDS = 5.0
-
 
 def status(
-    socket: Annotated[
-        str, typer.Option(default_factory=default_address, help="The service's socket: a path, or unix:PATH.")
-    ],
+    socket: Socket = DEFAULT_SOCKET,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print GetUsage, and the advice, as one JSON object.")
     ] = False,
 ) -> None:
     """Show tiers, links, hits and engines of a running service, and what to do about what is wrong."""
-    usage = _usage(socket)
+    with operator(socket) as service:
+        usage = service.usage()
     advice = advise(usage)
     if as_json:
         typer.echo(_json(usage, advice))
     else:
         show_page(usage, advice, Console())
-
-
-def _usage(address: str) -> pb.Usage:
-    with Client(address, deadline_seconds=DEADLINE_SECONDS) as client:
-        return client.operator.usage()
 
 
 def _json(usage: pb.Usage, advice: Sequence[Advice]) -> str:

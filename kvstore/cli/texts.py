@@ -1,8 +1,8 @@
-"""What people type, as a message of the contract can hold it."""
+"""What people type, as a message of the contract can hold it; and numbers as people read them."""
 
 from kvstore.core.errors import ConfigInvalid
 
-__all__ = ["check_text"]
+__all__ = ["check_text", "counted", "rate_words"]
 
 
 def check_text(flag: str, text: str) -> str:
@@ -12,3 +12,19 @@ def check_text(flag: str, text: str) -> str:
     except UnicodeEncodeError:
         raise ConfigInvalid("no UTF-8", field=flag, value=text, remedy="type it in UTF-8") from None
     return text
+
+
+def counted(count: int, noun: str) -> str:
+    """1 block, 1,024 blocks; of two words the first is counted: 2 swaps out."""
+    first, space, rest = noun.partition(" ")
+    return f"{count:,} {first}{'' if count == 1 else 's'}{space}{rest}"
+
+
+def rate_words(bytes_per_second: float) -> str:
+    """In powers of ten, as rates are typed: 200 MB/s."""
+    value = float(bytes_per_second)
+    for unit in ("B/s", "kB/s", "MB/s", "GB/s"):
+        if value < 999.5:
+            return f"{value:.3g} {unit}"
+        value /= 1000
+    return f"{value:,.4g} TB/s"

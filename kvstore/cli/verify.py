@@ -1,18 +1,30 @@
 """`kvstore verify`: a disk tier's folder looked at as a whole, and repaired if asked for."""
 
+import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from msgspec.json import encode, format
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-if TYPE_CHECKING:
-    from kvstore.tiers.disk_verify import Report
+from kvstore.cli.progress import ProgressLines
+from kvstore.cli.texts import counted
+from kvstore.core.errors import DiskInvalid
+from kvstore.server.sizes import format_bytes
+from kvstore.tiers.disk_verify import Report
+from kvstore.tiers.disk_verify import verify as run
 
 __all__ = ["verify"]
 
 GOOD, DAMAGED = 0, 1
 # Of more only the number is told; --json has the first thousand.
 SHOWN_MAX = 20
+# A block's name: namespace and tenant, four bytes each, and its key. --json has it whole.
+NAME = re.compile(r"\b[0-9a-f]{16}([0-9a-f]{64})\b")
+LONG_HEX = re.compile(r"\b[0-9a-f]{25,}\b")
+KEY_DIGITS = 12
 
 
 def verify(
@@ -26,45 +38,44 @@ def verify(
 
     Exit status 0: all is good. 1: damage was found, and with --repair it is gone. 2: it can't be looked at.
     """
-    # Imported here: the other commands must not load numpy and LMDB.
-    from msgspec.json import encode, format
-
-    from kvstore.tiers.disk_verify import verify as run
-
+    try:
+        report = run(path, repair=repair, progress=lambda *_: None) if json else _run_with_bar(path, repair)
+    except DiskInvalid as error:
+        # What the tier calls by the service's flag is this command's argument.
+        raise DiskInvalid(error.message, field="PATH", value=error.value, remedy=error.remedy) from error
     if json:
-        report = run(path, repair=repair, progress=lambda done, total: None)
         typer.echo(format(encode(report)).decode())
     else:
-        report = _run_with_bar(path, repair)
         for line in _lines(report):
             typer.echo(line)
     raise typer.Exit(GOOD if report.is_good else DAMAGED)
 
 
-def _run_with_bar(path: Path, repair: bool) -> "Report":
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-
-    from kvstore.tiers.disk_verify import verify as run
-
-    columns = (TextColumn("verifying"), BarColumn(), DownloadColumn(binary_units=True), TimeRemainingColumn())
+def _run_with_bar(path: Path, repair: bool) -> Report:
     # Beside the report, not in it.
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        said = ProgressLines()
+        return run(
+            path,
+            repair=repair,
+            progress=lambda done, total: said.say(f"{format_bytes(done)} of {format_bytes(total)} verified"),
+        )
+    columns = (TextColumn("verifying"), BarColumn(), DownloadColumn(binary_units=True), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("verifying", total=None)
         return run(
             path, repair=repair, progress=lambda done, total: bar.update(task, completed=done, total=total)
         )
 
 
-def _lines(report: "Report") -> list[str]:
-    from kvstore.server.sizes import format_bytes
-
+def _lines(report: Report) -> list[str]:
     lines = [
-        f"{report.folder}: {report.blocks_good} blocks ({format_bytes(report.bytes_good)}) "
-        f"and {report.sessions_good} sessions are good"
+        f"{report.folder}: {counted(report.blocks_good, 'block')} ({format_bytes(report.bytes_good)}) "
+        f"and {counted(report.sessions_good, 'session')} are good"
     ]
     for damage in report.listed[:SHOWN_MAX]:
-        lines.append(f"  {damage.kind} {damage.what}: {damage.why}")
+        lines.append(f"  {damage.kind} {_shortened(damage.what)}: {_shortened(damage.why)}")
     total = sum(report.damages.values())
     if total > SHOWN_MAX:
         lines.append(f"  and {total - SHOWN_MAX} more")
@@ -75,3 +86,9 @@ def _lines(report: "Report") -> list[str]:
         done = "dropped; the rest is as it was" if report.repaired else "`--repair` drops it"
         lines.append(f"damaged: {kinds}: {done}")
     return lines
+
+
+def _shortened(text: str) -> str:
+    """Keys by the digits that `kvstore watch` and `kvstore replay` show them by."""
+    text = NAME.sub(lambda name: f"{name[1][:KEY_DIGITS]}…", text)
+    return LONG_HEX.sub(lambda digits: f"{digits[0][:KEY_DIGITS]}…", text)

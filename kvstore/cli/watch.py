@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sys
 from collections.abc import Sequence
 from typing import Annotated
@@ -9,31 +10,45 @@ from typing import Annotated
 import typer
 from google.protobuf.json_format import MessageToDict
 
-from kvstore.cli.texts import check_text
-from kvstore.client.address import default_address
-from kvstore.client.client import Client
+from kvstore.cli.options import DEFAULT_SOCKET, Socket, operator
+from kvstore.cli.texts import check_text, counted
+from kvstore.core.errors import ConfigInvalid
 from kvstore.v1 import kvstore_pb2 as pb
 
 __all__ = ["describe", "watch"]
 
+EPOCH = re.compile(r"[0-9a-fA-F]{16}")
 KEYS_SHOWN = 4
 KEY_DIGITS = 12
 
 
 def watch(
-    socket: Annotated[
-        str, typer.Option(default_factory=default_address, help="The service's socket: a path, or unix:PATH.")
-    ],
+    socket: Socket = DEFAULT_SOCKET,
     engine: Annotated[str, typer.Option(help="Only what concerns this one: engines/UUID.")] = "",
     start: Annotated[int, typer.Option(min=0, max=2**64 - 1, help="The first revision; 0: from now.")] = 0,
+    epoch: Annotated[
+        str,
+        typer.Option(
+            help="The epoch that --start was counted in, as `kvstore status` shows it: revisions begin anew "
+            "with each start of the service. Another one is refused."
+        ),
+    ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print each event as one JSON object.")] = False,
 ) -> None:
-    """Print events as they happen: sequences, blocks by tier, pressure, engines that are gone."""
+    """Print events as they happen: sequences, blocks by tier, pressure, engines that are gone.
+
+    Where it begins is told on stderr: with --start and --epoch one may go on from there.
+    """
+    engine, store_epoch = check_text("--engine", engine), _parse_epoch(epoch)
     try:
-        with Client(socket) as client:
-            for batch in client.operator.watch_events(
-                engine=check_text("--engine", engine), start_revision=start
-            ):
+        with operator(socket) as service:
+            batches = service.watch_events(engine=engine, start_revision=start, store_epoch=store_epoch)
+            # It is empty.
+            first = next(batches)
+            typer.echo(
+                f"watching epoch {first.store_epoch:016x} from revision {first.revision + 1} on", err=True
+            )
+            for batch in batches:
                 for event in batch.events:
                     print(_json(event) if as_json else f"{event.revision:>10}  {describe(event)}")
                 # One who reads from a pipe waits for it.
@@ -45,13 +60,22 @@ def watch(
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def _parse_epoch(text: str) -> int:
+    """0: not looked at."""
+    if text and not EPOCH.fullmatch(text):
+        remedy = "16 digits in hex, as `kvstore status` shows it"
+        raise ConfigInvalid("no epoch", field="--epoch", value=text, remedy=remedy)
+    return int(text or "0", 16)
+
+
 def describe(event: pb.Event) -> str:
     """One line, for people."""
     match event.WhichOneof("kind"):
         case "sequence_moved":
             moved = event.sequence_moved
             state = pb.Sequence.State.Name(moved.state)
-            return f"{moved.engine} sequence {moved.sequence}: {state}, {moved.valid_tokens} tokens valid"
+            valid = counted(moved.valid_tokens, "token valid")
+            return f"{moved.engine} sequence {moved.sequence}: {state}, {valid}"
         case "blocks_stored":
             return f"stored in {_blocks(event.blocks_stored)}"
         case "blocks_removed":
@@ -68,7 +92,7 @@ def describe(event: pb.Event) -> str:
 def _blocks(blocks: pb.BlocksStored | pb.BlocksRemoved) -> str:
     keys = blocks.block_keys
     where = f"{_tier(blocks.tier)}, tenant {blocks.tenant!r}"
-    return f"{where}: {len(keys)} block{'s'[: len(keys) != 1]} {_shown(keys)}"
+    return f"{where}: {counted(len(keys), 'block')} {_shown(keys)}"
 
 
 def _shown(keys: Sequence[bytes]) -> str:

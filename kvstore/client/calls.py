@@ -16,6 +16,8 @@ from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2_grpc
 
 from kvstore.client import errors
+from kvstore.client.statuses import from_rpc, too_late
+from kvstore.v1 import kvstore_pb2 as pb
 from kvstore.v1 import kvstore_pb2_grpc as rpc
 
 __all__ = ["LargeCall", "Service", "Started", "is_large"]
@@ -39,6 +41,8 @@ OPTIONS = (
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_http_proxy", 0),
 )
+# But for who watches: it has no tether, and there may be nothing to tell for hours.
+WATCH_OPTIONS = (*OPTIONS, ("grpc.keepalive_time_ms", 10_000), ("grpc.keepalive_timeout_ms", 5_000))
 
 Request = TypeVar("Request", bound=Message)
 Response = TypeVar("Response", bound=Message)
@@ -123,7 +127,7 @@ class Service:
                     started = LargeCall(method, request, timeout)
                 return started.result() if started else method(request, timeout=timeout)
             except grpc.RpcError as error:
-                problem = errors.from_rpc(error, self.address)
+                problem = from_rpc(error, self.address)
             except grpc.FutureTimeoutError:
                 problem = errors.Unanswered(f"the service on {self.address} takes no bytes: it hangs")
             except StopIteration:
@@ -134,18 +138,35 @@ class Service:
             pause = min(2 * pause, PAUSE_SECONDS_MAX)
             started = None
 
-    def stream(
-        self, method: "grpc.UnaryStreamMultiCallable[Request, Response]", request: Request
-    ) -> Iterator[Response]:
-        """Answers until the caller has enough or the stream ends, which is an error. The one call that has no
-        deadline: there may be nothing to tell for hours."""
-        call = method(request)
-        try:
-            yield from call
-        except grpc.RpcError as error:
-            raise errors.from_rpc(error, self.address) from None
-        finally:
-            call.cancel()
+    def watch(self, request: pb.WatchEventsRequest) -> Iterator[pb.EventBatch]:
+        """Batches until the caller has enough or the stream ends, which is an error.
+
+        The first comes within the deadline. Then there is none: pings tell whether anybody is there.
+        """
+        is_late = threading.Event()
+        with grpc.insecure_channel(self.address, options=WATCH_OPTIONS) as channel:
+            call = rpc.KVStoreStub(channel).WatchEvents(request)
+            timer = threading.Timer(self.deadline_seconds, _give_up, (call, is_late))
+            timer.start()
+            has_begun = False
+            try:
+                for batch in call:
+                    timer.cancel()
+                    has_begun = True
+                    yield batch
+            except grpc.RpcError as error:
+                if is_late.is_set():
+                    raise too_late(self.address) from None
+                problem = from_rpc(error, self.address)
+                if has_begun and isinstance(problem, errors.Unanswered):
+                    problem = errors.Unanswered(
+                        f"the service on {self.address} is gone, or hangs: {error.details()}"
+                    )
+                raise problem from None
+            finally:
+                timer.cancel()
+                call.cancel()
+                timer.join()
         raise errors.Unanswered(f"the service on {self.address} has ended the stream")
 
     def close(self) -> None:
@@ -153,3 +174,8 @@ class Service:
         # In a forked child gRPC is not to be touched at all.
         if not self.in_forked_child:
             self._channel.close()
+
+
+def _give_up(call: grpc.Call, is_late: threading.Event) -> None:
+    is_late.set()
+    call.cancel()

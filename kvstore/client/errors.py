@@ -10,14 +10,13 @@ ClientError
 Want of memory is none of these: it is the `outcome` of an operation.
 """
 
-import grpc
-from google.rpc import error_details_pb2
-from grpc_status import rpc_status
+from typing import TYPE_CHECKING
 
-__all__ = ["ClientError", "ForkedChild", "Refused", "ServiceLost", "SharedTail", "Unanswered", "from_rpc"]
+if TYPE_CHECKING:
+    # Whoever prints an error need not load gRPC for it: `statuses.py` does, and makes them.
+    import grpc
 
-ENGINE_EXPIRED = "ENGINE_EXPIRED"
-UNANSWERED = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
+__all__ = ["ClientError", "ForkedChild", "Refused", "ServiceLost", "SharedTail", "Unanswered"]
 
 
 class ClientError(Exception):
@@ -30,7 +29,7 @@ class Refused(ClientError):
     The message is for people and says it all; `field`, `value` and `remedy` are for programs.
     """
 
-    def __init__(self, code: grpc.StatusCode, message: str, reason: str, metadata: dict[str, str]) -> None:
+    def __init__(self, code: "grpc.StatusCode", message: str, reason: str, metadata: dict[str, str]) -> None:
         self.code = code
         self.reason = reason
         self.message = message
@@ -58,28 +57,3 @@ class ForkedChild(ClientError):
 
 class SharedTail(ClientError):
     pass
-
-
-def from_rpc(error: grpc.RpcError, address: str) -> ClientError:
-    code, message = error.code(), error.details() or ""
-    if code in UNANSWERED:
-        return Unanswered(
-            f"no service answers on {address} (start one: kvstore serve): {code.name}: {message}"
-        )
-    info = _error_info(error)
-    if info.reason == ENGINE_EXPIRED:
-        return ServiceLost(f"{ENGINE_EXPIRED}: {message}")
-    return Refused(code, message, info.reason or code.name, dict(info.metadata))
-
-
-def _error_info(error: grpc.RpcError) -> error_details_pb2.ErrorInfo:
-    """An empty one where the service sent none."""
-    info = error_details_pb2.ErrorInfo()
-    try:
-        status = rpc_status.from_call(error)
-    except ValueError:  # The details speak of another error than the call does: not ours.
-        return info
-    for detail in status.details if status else ():
-        if detail.Unpack(info):
-            break
-    return info

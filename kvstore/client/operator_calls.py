@@ -36,12 +36,13 @@ class OperatorCalls:
     ) -> Iterator[pb.EventBatch]:
         """Events from a revision of that epoch on (0: from now), as they happen.
 
-        The first batch is empty and says where it begins. Ends in ServiceLost when the service stops, and is
-        Refused (REVISION_COMPACTED) to one who was too slow: then read `usage`, and watch from now.
+        The first batch is empty, says where it begins, and comes within the deadline. Ends in ServiceLost
+        when the service stops or hangs, and is Refused (REVISION_COMPACTED) to one who was too slow: then
+        read `usage`, and watch from now.
         """
         self._service.check_process()
         request = pb.WatchEventsRequest(engine=engine, start_revision=start_revision, store_epoch=store_epoch)
-        return self._service.stream(self._service.stub.WatchEvents, request)
+        return self._service.watch(request)
 
     def forget(
         self,

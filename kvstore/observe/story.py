@@ -28,15 +28,20 @@ def heading_words(run: Run) -> str:
 
 
 def tell_story(run: Run, selector: Selector) -> list[str]:
-    """Seconds count from the run's beginning. Works on any kept part of a run."""
+    """Seconds count from the run's beginning. Works on any kept part of a run.
+
+    Empty where nothing happened to it: what is part of every story is none by itself.
+    """
     teller = Teller(run.heading.config.block_tokens)
     lines = []
+    is_known = False
     for entry in run.entries():
         for fact in teller.tell(entry):
             line = _line(fact, selector)
+            is_known = is_known or bool(line and not fact.always)
             if line:
                 lines.append(f"{entry.event.time - run.heading.start_time:.3f} s {line}")
-    return list(_with_short_names(lines, teller.engines))
+    return list(_with_short_names(lines, teller.engines)) if is_known else []
 
 
 def _line(fact: Fact, selector: Selector) -> str:

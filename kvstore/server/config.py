@@ -15,7 +15,7 @@ from kvstore.core.types import COPY, LOAD, Link
 from kvstore.observe.journal import JOURNAL_BYTES_MIN
 from kvstore.server.limits import RateLimit, parse_limits
 from kvstore.server.metrics_http import parse_metrics_address
-from kvstore.server.sizes import format_bytes, parse_size
+from kvstore.server.sizes import format_bytes, parse_share, parse_size
 from kvstore.server.sockets import parse_address
 from kvstore.tiers.disk import CAP_BYTES_MIN
 from kvstore.tiers.limits import memory_available_bytes, memory_total_bytes
@@ -154,10 +154,10 @@ def parse_config(
     engines_max: int = 64,
     drop_tokens_max: int = 64,
     retain_bytes: str = "25%",
-    high_watermark: float = 0.90,
-    low_watermark: float = 0.80,
-    cpu_high_watermark: float = 0.75,
-    cpu_low_watermark: float = 0.50,
+    high_watermark: str = "90%",
+    low_watermark: str = "80%",
+    cpu_high_watermark: str = "75%",
+    cpu_low_watermark: str = "50%",
     drain_seconds: float = 0.0,
     journal: str | None = None,
     journal_bytes: str = "0",
@@ -188,10 +188,10 @@ def parse_config(
         engines_max=engines_max,
         drop_tokens_max=drop_tokens_max,
         retain_bytes=parse_size(retain_bytes, flag="--retain-bytes", whole_bytes=all_tiers),
-        high_watermark=high_watermark,
-        low_watermark=low_watermark,
-        cpu_high_watermark=cpu_high_watermark,
-        cpu_low_watermark=cpu_low_watermark,
+        high_watermark=parse_share(high_watermark, flag="--high-watermark"),
+        low_watermark=parse_share(low_watermark, flag="--low-watermark"),
+        cpu_high_watermark=parse_share(cpu_high_watermark, flag="--cpu-high-watermark"),
+        cpu_low_watermark=parse_share(cpu_low_watermark, flag="--cpu-low-watermark"),
         drain_seconds=drain_seconds,
         journal_path=Path(journal).absolute() if journal is not None else None,
         journal_bytes=parse_size(journal_bytes, flag="--journal-bytes"),

@@ -35,7 +35,7 @@ class RateLimit(Struct, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         if self.share:
-            return f"{self.share:.4g} of the bandwidth"
+            return f"{self.share * 100:.4g} % of the measured bandwidth"
         return f"{format_bytes(self.bytes_per_second)}/s" if self.bytes_per_second else UNLIMITED
 
 

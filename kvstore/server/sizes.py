@@ -4,7 +4,7 @@ import re
 
 from kvstore.core.errors import ConfigInvalid
 
-__all__ = ["format_bytes", "parse_size"]
+__all__ = ["format_bytes", "parse_share", "parse_size"]
 
 UNITS = {
     "": 1,
@@ -19,6 +19,7 @@ UNITS = {
     "TIB": 2**40,
 }
 SIZE = re.compile(r"(?P<number>[0-9]+(\.[0-9]+)?) ?(?P<unit>[A-Za-z]*|%)")
+SHARE = re.compile(r"(?P<number>[0-9]+(\.[0-9]*)?|\.[0-9]+) ?(?P<percent>%?)")
 SIZE_REMEDY = "write bytes or a size with its unit: 512MiB, 2GiB"
 SIZE_MAX = 2**60
 
@@ -44,6 +45,15 @@ def parse_size(text: str, *, flag: str, whole_bytes: int | None = None) -> int:
     if size > SIZE_MAX:
         raise ConfigInvalid("beyond all bounds", field=flag, value=text, remedy=remedy)
     return int(size)
+
+
+def parse_share(text: str, *, flag: str, value: str = "") -> float:
+    """Above 0, at most 1, from `90%` or `0.9`. `value`: all that was typed, where `text` is a part of it."""
+    match = SHARE.fullmatch(text.strip())
+    share = float(match["number"]) / (100 if match["percent"] else 1) if match else 0.0
+    if not 0 < share <= 1:
+        raise ConfigInvalid("not a share", field=flag, value=value or text, remedy="like 90%, or 0.9")
+    return share
 
 
 def format_bytes(size: int) -> str:

@@ -104,10 +104,10 @@ def _held(folder: Path, repair: bool) -> Iterator[None]:
     claim = -1
     try:
         if not os.path.isdir(folder):
-            raise disk_invalid(folder, "not a folder", "name the folder of --disk")
+            raise disk_invalid(folder, "not a folder", "name the folder of `kvstore serve --disk`")
         names = os.listdir(folder)
         if DATA_FILE not in names and CLAIM_FILE not in names:
-            raise disk_invalid(folder, "not kvstore's", "name the folder of --disk")
+            raise disk_invalid(folder, "not kvstore's", "name the folder of `kvstore serve --disk`")
         if CLAIM_FILE in names:
             access = os.O_RDWR if repair else os.O_RDONLY
             claim = os.open(folder / CLAIM_FILE, access | os.O_NONBLOCK | os.O_CLOEXEC)

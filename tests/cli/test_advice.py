@@ -155,7 +155,7 @@ CASES: dict[str, tuple[pb.Usage, str, tuple[str, ...]]] = {
     "bad entries": (
         usage(tier(GPU), tier(CPU), tier(DISK, bad_entries=3), gpu_blocks=3_000),
         "bad_entries",
-        ("3 entries on disk were wrong", "replace"),
+        ("Found wrong on disk and dropped: 3 blocks", "replace"),
     ),
 }
 

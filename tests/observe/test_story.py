@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace as changed
 
+from kvstore.core.calls import SetLimits
 from kvstore.core.errors import EngineExpired, JournalInvalid
-from kvstore.core.types import Retention
+from kvstore.core.types import Retention, Tier, Watermarks
 from kvstore.observe.reading import find_runs
 from kvstore.observe.selecting import parse_selector
 from tests.core.caller import Caller
@@ -119,6 +120,18 @@ def test_a_story_is_told_from_the_middle_on_too(tmp_path: Path) -> None:
     known = next(place for place, line in enumerate(whole) if "to DISK started" in line)
     assert told_of_part == whole[known:]
     assert len(told_of_part) > 5
+
+
+def test_what_no_run_knows_of_is_told_so_and_no_success(tmp_path: Path) -> None:
+    """Limits that were set are part of every story, but no story by themselves."""
+    world = World(make_store())
+    with journaled(world.store, tmp_path):
+        Caller(world).begin(1, TOKENS, session="chat")
+        world.handle(SetLimits(time=world.time, watermarks=(Watermarks(tier=Tier.GPU, high=0.9, low=0.5),)))
+    known = replay(tmp_path, "--story", "session=chat")
+    assert (known.exit_code, "watermarks" in known.output) == (0, True), known.output
+    done = replay(tmp_path, "--story", "session=unknown")
+    assert (done.exit_code, done.output.splitlines()[1:]) == (1, ["  nothing is known of session=unknown"])
 
 
 def test_a_step_asked_again_is_told_once(tmp_path: Path) -> None:

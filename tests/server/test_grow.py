@@ -6,7 +6,8 @@ import grpc
 import pytest
 
 from kvstore.client import operations as ops
-from kvstore.client.errors import Refused, from_rpc
+from kvstore.client.errors import Refused
+from kvstore.client.statuses import from_rpc
 from kvstore.client.tables import BlockTables
 from kvstore.core.answers import StepAnswer
 from kvstore.core.errors import FieldInvalid, KVStoreError

@@ -17,7 +17,7 @@ from grpc_health.v1 import health_pb2 as hb
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from kvstore.client.client import Client
-from kvstore.client.errors import UNANSWERED
+from kvstore.client.statuses import UNANSWERED
 from kvstore.core import events
 from kvstore.core.errors import CheckFailed
 from kvstore.core.store import Store

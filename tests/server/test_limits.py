@@ -1,6 +1,7 @@
 """UpdateLimits over the real service: what is set holds while blocks move, what is wrong is refused whole."""
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -294,6 +295,10 @@ def test_the_command_shows_and_sets(service):
     told = json.loads(run(service, "--json").stdout)
     assert told["rates"]["gpu_to_cpu"]["bytes_per_second"] == "2000000000"
     assert told["rates"]["cpu_to_disk"] == {"share": 0.5}
+    assert "50 % of a bandwidth not measured yet" in done.stdout
+    assert "2 GB/s" in done.stdout
+    with service.stub() as stub, Engine(stub):
+        assert re.search(r"50 % of the measured [0-9.]+ [MG]B/s", run(service).stdout)
     assert told["high_watermark"]["cpu"] == 0.95
 
 

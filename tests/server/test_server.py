@@ -15,7 +15,8 @@ from pathlib import Path
 import grpc
 import pytest
 
-from kvstore.client.errors import Unanswered, from_rpc
+from kvstore.client.errors import Unanswered
+from kvstore.client.statuses import from_rpc
 from kvstore.v1 import kvstore_pb2 as pb
 from tests.server.harness import (
     BLOCK_BYTES,

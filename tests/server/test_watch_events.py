@@ -13,6 +13,7 @@ import grpc
 import pytest
 
 from kvstore.cli.watch import describe
+from kvstore.client import calls
 from kvstore.client.client import Client
 from kvstore.client.errors import Refused, Unanswered
 from kvstore.core.answers import StepAnswer
@@ -350,6 +351,29 @@ def test_the_client_is_refused_what_is_compacted(shared: Service) -> None:
     assert "no events are kept now, the next one is 1" in str(refused.value)
 
 
+def test_one_who_watches_a_service_that_hangs_is_told_so(shared: Service) -> None:
+    shared.send(signal.SIGSTOP)
+    try:
+        late = pytest.raises(Unanswered, match="did not answer in time")
+        with Client(str(shared.socket), deadline_seconds=0.3) as client, late:
+            next(client.operator.watch_events())
+    finally:
+        shared.send(signal.SIGCONT)
+
+
+def test_a_service_that_hangs_later_on_is_noticed_by_its_pings(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick = (("grpc.keepalive_time_ms", 200), ("grpc.keepalive_timeout_ms", 200))
+    monkeypatch.setattr(calls, "WATCH_OPTIONS", (*calls.OPTIONS, *quick))
+    with Client(str(service.socket)) as client:
+        batches = client.operator.watch_events()
+        assert not next(batches).events
+        service.send(signal.SIGSTOP)
+        with pytest.raises(Unanswered, match="is gone, or hangs"):
+            next(batches)
+
+
 def test_every_kind_of_event_has_a_line() -> None:
     moved = pb.SequenceMoved(engine="engines/e", sequence=7, state=pb.Sequence.RESIDENT, valid_tokens=9)
     pressure = pb.PressureChanged(tier=pb.TIER_CPU, pressure=pb.PRESSURE_HIGH)
@@ -373,7 +397,9 @@ def test_the_command_prints_a_line_an_event(service: Service, flags: tuple[str, 
     command = [sys.executable, "-m", "kvstore", "watch", "--socket", str(service.socket), "--start", "1"]
     with (
         service.stub() as stub,
-        subprocess.Popen([*command, *flags], stdout=subprocess.PIPE, text=True) as process,
+        subprocess.Popen(
+            [*command, *flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as process,
     ):
         assert process.stdout is not None
         # From revision 1 on, whenever it comes to watch: the store tells from its first event on.
@@ -381,6 +407,9 @@ def test_the_command_prints_a_line_an_event(service: Service, flags: tuple[str, 
             fill(engine, 1, range(5))
             watcher.take_until(lambda each: len(each.index[pb.TIER_GPU]) == 5)
             line = process.stdout.readline()
+            assert process.stderr is not None
+            epoch = f"{watcher.first.store_epoch:016x}"
+            assert process.stderr.readline() == f"watching epoch {epoch} from revision 1 on\n"
             if flags:
                 shown = json.loads(line)["blocks_stored"]
                 assert (shown["tier"], shown["tenant"]) == ("TIER_GPU", "default")
@@ -393,3 +422,11 @@ def test_the_command_prints_a_line_an_event(service: Service, flags: tuple[str, 
                 ]
         process.send_signal(signal.SIGINT)
         assert process.wait(DEADLINE_SECONDS) == 0
+
+
+def test_a_revision_of_another_epoch_is_refused(shared: Service) -> None:
+    command = [sys.executable, "-m", "kvstore", "watch", "--socket", str(shared.socket)]
+    flags = ("--start", "1", "--epoch", "00000000deadbeef")
+    done = subprocess.run([*command, *flags], capture_output=True, text=True, timeout=DEADLINE_SECONDS)
+    assert done.returncode == 2
+    assert "store_epoch = 00000000deadbeef: the store has been started anew since" in done.stderr

@@ -444,17 +444,26 @@ def test_the_command(folder):
     result = runner.invoke(app, ["verify", str(folder)])
     assert result.exit_code == 0
     assert f"{COUNT} blocks" in result.stdout
+    # Without a terminal there is no bar, and nothing in the place of one.
+    assert result.stderr == ""
     change_bytes(folder, stored(9), SLOT, lambda value: b"?" + value[1:])
     result = runner.invoke(app, ["verify", str(folder)])
     assert result.exit_code == 1
-    assert f"bytes {block_name(stored(9)).hex()}: wrong checksum" in result.stdout
+    name = block_name(stored(9)).hex()
+    # The key alone, by its first digits, as elsewhere for people.
+    assert f"bytes {name[16:28]}…: wrong checksum" in result.stdout
+    assert name not in result.stdout
     assert "`--repair` drops it" in result.stdout
     result = runner.invoke(app, ["verify", str(folder), "--json", "--repair"])
     assert result.exit_code == 1
     told = json.loads(result.stdout)
     assert told["damages"] == {"bytes": 1}
     assert told["repaired"]
+    assert told["listed"][0]["what"] == name
     assert runner.invoke(app, ["verify", str(folder)]).exit_code == 0
     (folder / "data.mdb").unlink()
     (folder / "kvstore.lock").unlink()
-    assert isinstance(runner.invoke(app, ["verify", str(folder)]).exception, DiskInvalid)
+    refused = runner.invoke(app, ["verify", str(folder)]).exception
+    assert isinstance(refused, DiskInvalid)
+    # This command has a PATH, and no --disk.
+    assert str(refused).startswith(f"PATH = {folder}: not kvstore's")

@@ -1,0 +1,47 @@
+"""What a call ended with, in gRPC's words, as an error of the client."""
+
+import grpc
+from google.rpc import error_details_pb2
+from grpc_status import rpc_status
+
+from kvstore.client.errors import ClientError, Refused, ServiceLost, Unanswered
+
+__all__ = ["UNANSWERED", "from_rpc", "too_late"]
+
+ENGINE_EXPIRED = "ENGINE_EXPIRED"
+UNANSWERED = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
+
+
+def from_rpc(error: grpc.RpcError, address: str) -> ClientError:
+    code, message = error.code(), error.details() or ""
+    if code == grpc.StatusCode.DEADLINE_EXCEEDED:
+        return too_late(address)
+    if code in UNANSWERED:
+        return Unanswered(
+            f"no service answers on {address} (start one: kvstore serve): {code.name}: {message}"
+        )
+    info = _error_info(error)
+    if info.reason == ENGINE_EXPIRED:
+        return ServiceLost(f"{ENGINE_EXPIRED}: {message}")
+    return Refused(code, message, info.reason or code.name, dict(info.metadata))
+
+
+def too_late(address: str) -> Unanswered:
+    """Somebody listens: another service would not help, and could not have the socket."""
+    return Unanswered(
+        f"the service on {address} did not answer in time (it hangs, or has too much to do: see its log, "
+        "and ask again): DEADLINE_EXCEEDED"
+    )
+
+
+def _error_info(error: grpc.RpcError) -> error_details_pb2.ErrorInfo:
+    """An empty one where the service sent none."""
+    info = error_details_pb2.ErrorInfo()
+    try:
+        status = rpc_status.from_call(error)
+    except ValueError:  # The details speak of another error than the call does: not ours.
+        return info
+    for detail in status.details if status else ():
+        if detail.Unpack(info):
+            break
+    return info
