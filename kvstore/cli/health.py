@@ -14,7 +14,7 @@ NOT_SERVING, UNREACHABLE = 1, 2
 
 def health(
     socket: Socket = DEFAULT_SOCKET,
-    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for an answer.")] = 5.0,
+    timeout: Annotated[float, typer.Option(min=0.1, max=3600, help="Seconds to wait for an answer.")] = 5.0,
 ) -> None:
     """Ask whether the service takes work.
 

@@ -14,7 +14,7 @@ from kvstore.cli.texts import check_text, rate_words
 from kvstore.core.errors import ConfigInvalid
 from kvstore.v1 import kvstore_pb2 as pb
 
-__all__ = ["limits"]
+__all__ = ["limit_words", "limits"]
 
 
 def limits(
@@ -59,7 +59,11 @@ def _asked(rates: Sequence[str], high: Sequence[str], low: Sequence[str]) -> pb.
     asked = pb.Limits()
     for text in rates:
         name, rate_text = _pair(text, "--set", "gpu_to_cpu=2GB/s")
-        rate = parse_rate(rate_text, flag="--set")
+        try:
+            rate = parse_rate(rate_text, flag="--set")
+        except ConfigInvalid as error:
+            # The whole of what was typed: of several the one that is wrong.
+            raise ConfigInvalid(error.message, field="--set", value=text, remedy=error.remedy) from None
         if rate.share:
             asked.rates[name].share = rate.share
         elif rate.bytes_per_second:
@@ -78,7 +82,7 @@ def _asked(rates: Sequence[str], high: Sequence[str], low: Sequence[str]) -> pb.
 
 def _pair(text: str, flag: str, example: str) -> tuple[str, str]:
     name, found, value = text.partition("=")
-    if not found:
+    if not (found and name.strip()):
         raise ConfigInvalid("not NAME=VALUE", field=flag, value=text, remedy=f"like {example}")
     return check_text(flag, name.strip()), value.strip()
 
@@ -87,11 +91,11 @@ def _rates(limits: pb.Limits) -> Table:
     table = Table("link", "limit", "bytes a second")
     for link, rate in sorted(limits.rates.items()):
         effective = f"{rate.effective_bytes_per_second:,}" if rate.effective_bytes_per_second else ""
-        table.add_row(link, _rate_words(rate), effective)
+        table.add_row(link, limit_words(rate), effective)
     return table
 
 
-def _rate_words(rate: pb.RateLimit) -> str:
+def limit_words(rate: pb.RateLimit) -> str:
     if rate.unlimited:
         return "none"
     if not rate.share:

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from kvstore.cli.texts import counted
+from kvstore.core.errors import JournalInvalid
 from kvstore.observe.comparing import differences, outcome_words
 from kvstore.observe.reading import Run, find_runs
 from kvstore.observe.replay import Difference
@@ -43,8 +44,12 @@ def replay(
     selector = parse_selector(story) if story is not None else None
     runs = [run for run in find_runs(journal) if f"{run.heading.store_epoch:016x}".startswith(epoch)]
     if not runs:
-        typer.echo("no run is recorded there")
-    statuses = set() if runs else {NOT_REPLAYED}
+        of_epoch = f" whose epoch begins with {epoch!r}" if epoch else ""
+        remedy = "name the folder of `kvstore serve --journal`, or a segment in it"
+        raise JournalInvalid(
+            f"no run{of_epoch} is recorded there", field="journal", value=journal, remedy=remedy
+        )
+    statuses: set[int] = set()
     # One run that knows of it is enough.
     stories: set[int] = set()
     for run in runs:

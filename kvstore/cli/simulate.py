@@ -143,7 +143,7 @@ def _show(outcomes: Iterator[Outcome], seeds: int | None, minutes: float | None,
     text = TextColumn("{task.description}")
     said = ProgressLines()
     with Progress(text, BarColumn(), TimeElapsedColumn(), console=console) as progress:
-        task = progress.add_task("", total=seeds or 60 * (minutes or 0))
+        task = progress.add_task("0 runs", total=seeds or 60 * (minutes or 0))
         for outcome in outcomes:
             done += 1
             events += outcome.get("events", 0)

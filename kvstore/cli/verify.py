@@ -28,7 +28,9 @@ KEY_DIGITS = 12
 
 
 def verify(
-    path: Annotated[Path, typer.Argument(help="Folder of `kvstore serve --disk`; no service may hold it.")],
+    path: Annotated[
+        Path, typer.Argument(metavar="PATH", help="Folder of `kvstore serve --disk`; no service may hold it.")
+    ],
     repair: Annotated[
         bool, typer.Option("--repair", help="Drop what is damaged, and give its room back.")
     ] = False,

@@ -9,6 +9,8 @@ from kvstore.client.errors import ClientError
 
 __all__ = ["default_address", "to_address"]
 
+# The operating system's limit, without the zero at the end.
+PATH_BYTES_MAX = 107
 NOT_IN_ADDRESSES = "%?#,\0"
 
 
@@ -29,6 +31,8 @@ def to_address(text: str) -> str:
         raise ClientError(
             f"{text!r} cannot be a socket's address: it takes no % ? # or comma, and UTF-8 only"
         )
+    if len(path.encode()) > PATH_BYTES_MAX:
+        raise ClientError(f"{text!r} is too long for a socket: at most {PATH_BYTES_MAX} bytes")
     return f"unix:{re.sub('^/+', '/', path)}"
 
 

@@ -1,5 +1,9 @@
 """What a call ended with, in gRPC's words, as an error of the client."""
 
+import os
+import stat
+from pathlib import Path
+
 import grpc
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
@@ -17,8 +21,9 @@ def from_rpc(error: grpc.RpcError, address: str) -> ClientError:
     if code == grpc.StatusCode.DEADLINE_EXCEEDED:
         return too_late(address)
     if code in UNANSWERED:
+        why, remedy = _why_nobody(address)
         return Unanswered(
-            f"no service answers on {address} (start one: kvstore serve): {code.name}: {message}"
+            f"no service answers on {address}{why} ({remedy}): {code.name}" + (f": {message}" * (not why))
         )
     info = _error_info(error)
     if info.reason == ENGINE_EXPIRED:
@@ -32,6 +37,22 @@ def too_late(address: str) -> Unanswered:
         f"the service on {address} did not answer in time (it hangs, or has too much to do: see its log, "
         "and ask again): DEADLINE_EXCEEDED"
     )
+
+
+def _why_nobody(address: str) -> tuple[str, str]:
+    """What the file of the socket tells, and a remedy; nothing where it is as it should be."""
+    path = Path(address.removeprefix("unix:"))
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        return ": there is no such socket", "start one: kvstore serve"
+    except OSError as error:
+        return f": {error.strerror}", "name its socket, or be a user who may open it"
+    if not stat.S_ISSOCK(mode):
+        return ": it is no socket", "name that of a service, or start one: kvstore serve"
+    if not os.access(path, os.R_OK | os.W_OK):
+        return ": this user may not open it", "be the user who runs the service"
+    return "", "start one: kvstore serve"
 
 
 def _error_info(error: grpc.RpcError) -> error_details_pb2.ErrorInfo:

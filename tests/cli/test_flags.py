@@ -40,6 +40,33 @@ def test_seconds_that_nobody_waits(words: tuple[str, ...], seconds: str) -> None
     assert words[-1] in result.output
 
 
+@pytest.mark.parametrize("seconds", ["0", "-1", "nan", "inf", "1e300", ""])
+def test_seconds_in_which_nobody_answers(seconds: str) -> None:
+    result = CliRunner().invoke(app, ["health", "--timeout", seconds])
+    assert result.exit_code == USAGE
+    assert "--timeout" in result.output
+
+
+@pytest.mark.parametrize(
+    ("words", "value"),
+    [
+        (("limits", "--set"), "gpu_to_cpu="),
+        (("limits", "--set"), "=1GB/s"),
+        (("limits", "--set"), "gpu_to_cpu=-5%"),
+        (("limits", "--high-watermark"), "=90%"),
+        (("limits", "--low-watermark"), "gpu=nan"),
+        (("limits", "--low-watermark"), "gpu=120%"),
+        (("watch", "--epoch"), "7"),
+        (("watch", "--epoch"), "-000000000000001"),
+    ],
+)
+def test_the_whole_of_what_was_typed_is_named(words: tuple[str, ...], value: str) -> None:
+    refused = CliRunner().invoke(app, [*words, value]).exception
+    assert isinstance(refused, ConfigInvalid)
+    assert (refused.field, refused.value) == (words[-1], value)
+    assert refused.remedy
+
+
 def test_a_revision_that_there_never_is() -> None:
     result = CliRunner().invoke(app, ["watch", "--start", str(2**64)])
     assert result.exit_code == USAGE

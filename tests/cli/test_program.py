@@ -91,6 +91,19 @@ def test_a_service_that_is_late_is_not_one_that_is_not_there(silent: Path) -> No
     assert "in time" not in none.stderr
 
 
+def test_what_is_no_socket_is_told_so(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for name, why in (
+        ("file", "it is no socket"),
+        ("none", "there is no such socket"),
+        ("file/k.sock", "Not a directory"),
+        (".", "it is no socket"),
+    ):
+        done = run("status", "--socket", str(tmp_path / name))
+        [line] = done.stderr.splitlines()
+        assert (done.returncode, why in line) == (2, True), line
+
+
 @pytest.mark.parametrize("command", ASKING)
 def test_nobody_there_is_one_line_and_status_2(command: str, tmp_path: Path) -> None:
     flags = ("--yes", "--session", "a") if command == "forget" else ()

@@ -665,6 +665,12 @@ def test_what_grpc_would_take_for_another_address_is_refused(address):
         Client(address)
 
 
+def test_an_address_too_long_for_the_system_is_refused():
+    with pytest.raises(ClientError, match="at most 107 bytes"):
+        Client("/" + "x" * 107)
+    assert to_address("/" + "x" * 106) == "unix:/" + "x" * 106
+
+
 def test_addresses_are_told_to_grpc_as_absolute_or_relative_paths():
     for text in ("/run/k", "//run/k", "unix:/run/k", "unix:///run/k", "unix:////run/k"):
         assert to_address(text) == "unix:/run/k"

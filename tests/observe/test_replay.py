@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from kvstore.core.answers import StepAnswer
 from kvstore.core.calls import Detach, KeepAlive
 from kvstore.core.effects import Effects
-from kvstore.core.errors import CheckFailed, KVStoreError
+from kvstore.core.errors import CheckFailed, JournalInvalid, KVStoreError
 from kvstore.core.events import BlocksFound
 from kvstore.core.types import StepNumber
 from kvstore.observe.reading import find_runs
@@ -163,4 +163,5 @@ def test_runs_are_told_apart_and_can_be_named(tmp_path: Path) -> None:
     done = run_replay(tmp_path, "--epoch", "0000000000000002")
     assert (done.exit_code, done.output.count("the same effects")) == (0, 1)
     done = run_replay(tmp_path, "--epoch", "f")
-    assert (done.exit_code, done.output) == (2, "no run is recorded there\n")
+    assert isinstance(done.exception, JournalInvalid)
+    assert "no run whose epoch begins with 'f' is recorded there" in str(done.exception)
