@@ -59,11 +59,7 @@ def _asked(rates: Sequence[str], high: Sequence[str], low: Sequence[str]) -> pb.
     asked = pb.Limits()
     for text in rates:
         name, rate_text = _pair(text, "--set", "gpu_to_cpu=2GB/s")
-        try:
-            rate = parse_rate(rate_text, flag="--set")
-        except ConfigInvalid as error:
-            # The whole of what was typed: of several the one that is wrong.
-            raise ConfigInvalid(error.message, field="--set", value=text, remedy=error.remedy) from None
+        rate = parse_rate(rate_text, flag="--set", value=text)
         if rate.share:
             asked.rates[name].share = rate.share
         elif rate.bytes_per_second:

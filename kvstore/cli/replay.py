@@ -57,9 +57,9 @@ def replay(
         if selector is None:
             statuses.add(_replay(run, check))
         else:
-            lines = tell_story(run, selector)
-            stories.add(TOLD if lines else UNKNOWN)
-            for line in lines or [f"nothing is known of {story}"]:
+            lines, is_known = tell_story(run, selector)
+            stories.add(TOLD if is_known else UNKNOWN)
+            for line in lines if is_known else [f"nothing is known of {story}", *lines]:
                 typer.echo(f"  {line}")
         if run.torn:
             typer.echo(f"  {run.torn}: left out")

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 from kvstore.core.types import EngineId
 from kvstore.observe.facts import Fact, Held, Place
@@ -10,7 +11,7 @@ from kvstore.observe.selecting import Selector
 from kvstore.observe.telling import Teller
 from kvstore.observe.words import count, numbers
 
-__all__ = ["heading_words", "tell_story"]
+__all__ = ["Story", "heading_words", "tell_story"]
 
 SHORT = 8
 KEY_DIGITS = 12
@@ -27,11 +28,15 @@ def heading_words(run: Run) -> str:
     return f"run {heading.store_epoch:016x} of version {heading.build}{begun}: {part}"
 
 
-def tell_story(run: Run, selector: Selector) -> list[str]:
-    """Seconds count from the run's beginning. Works on any kept part of a run.
+class Story(NamedTuple):
+    """`is_known`: some of it is of this one alone, and not part of every story."""
 
-    Empty where nothing happened to it: what is part of every story is none by itself.
-    """
+    lines: list[str]
+    is_known: bool
+
+
+def tell_story(run: Run, selector: Selector) -> Story:
+    """Seconds count from the run's beginning. Works on any kept part of a run."""
     teller = Teller(run.heading.config.block_tokens)
     lines = []
     is_known = False
@@ -41,7 +46,7 @@ def tell_story(run: Run, selector: Selector) -> list[str]:
             is_known = is_known or bool(line and not fact.always)
             if line:
                 lines.append(f"{entry.event.time - run.heading.start_time:.3f} s {line}")
-    return list(_with_short_names(lines, teller.engines)) if is_known else []
+    return Story(list(_with_short_names(lines, teller.engines)), is_known)
 
 
 def _line(fact: Fact, selector: Selector) -> str:

@@ -223,7 +223,7 @@ def _check_room(flag: str, size: int) -> None:
 def _check_between(flag: str, value: float, low: float, high: float) -> None:
     # NaN is in no order with anything, so it fails here too.
     if not (math.isfinite(value) and low <= value <= high):
-        _refuse(flag, value, "out of bounds", f"{low:g} to {high:g}")
+        _refuse(flag, value, "out of bounds", f"{low:.12g} to {high:.12g}")
 
 
 def _refuse(flag: str, value: object, message: str, remedy: str) -> NoReturn:

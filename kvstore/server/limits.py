@@ -89,24 +89,25 @@ class LinkLimits:
             self._set_rate(link, rate)
 
 
-def parse_rate(text: str, *, flag: str) -> RateLimit:
-    """`2GB/s`, `50%` or `unlimited`."""
+def parse_rate(text: str, *, flag: str, value: str = "") -> RateLimit:
+    """`2GB/s`, `50%` or `unlimited`. `value`: all that was typed, where `text` is a part of it."""
     text = text.strip()
+    value = value or text
     if text.lower() == UNLIMITED:
         return RateLimit()
     match = SHARE.fullmatch(text)
     if match is not None:
         share = float(match["percent"]) / 100
         if not 0 < share <= 1:
-            raise ConfigInvalid("no share", field=flag, value=text, remedy="above 0%, at most 100%")
+            raise ConfigInvalid("no share", field=flag, value=value, remedy="above 0%, at most 100%")
         return RateLimit(share=share)
     try:
         size = parse_size(text.removesuffix("/s"), flag=flag)
     except ConfigInvalid as error:
-        raise ConfigInvalid(error.message, field=flag, value=text, remedy=RATE_REMEDY) from None
+        raise ConfigInvalid(error.message, field=flag, value=value, remedy=RATE_REMEDY) from None
     if not 0 < size <= BYTES_PER_SECOND_MAX:
         remedy = f"1 to {BYTES_PER_SECOND_MAX} bytes a second, or {UNLIMITED}"
-        raise ConfigInvalid("no rate", field=flag, value=text, remedy=remedy)
+        raise ConfigInvalid("no rate", field=flag, value=value, remedy=remedy)
     return RateLimit(bytes_per_second=size)
 
 
@@ -120,7 +121,7 @@ def parse_limits(texts: Sequence[str], *, flag: str, links: Sequence[Link] = LIN
             message = "not LINK=RATE" if not found else "no such link here"
             remedy = f"like {(names or list(LINK_NAMES))[0]}=2GB/s; links: {', '.join(names) or 'none'}"
             raise ConfigInvalid(message, field=flag, value=text, remedy=remedy)
-        limits[LINK_NAMES[name.strip()]] = parse_rate(rate, flag=flag)
+        limits[LINK_NAMES[name.strip()]] = parse_rate(rate, flag=flag, value=text)
     return limits
 
 

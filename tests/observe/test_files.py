@@ -87,7 +87,7 @@ def test_a_run_without_its_beginning_is_told_so_and_has_stories(tmp_path: Path) 
     assert "its beginning is overwritten, kept from entry" in done.output
     assert "can't be replayed without its beginning; --story works" in done.output
     done = replay(tmp_path, "--story", "session=chat")
-    assert (done.exit_code, "nothing happened to it" in done.output) == (0, True)
+    assert (done.exit_code, "nothing is known of session=chat" in done.output) == (1, True)
 
 
 def test_a_new_run_keeps_the_old_one_until_it_needs_the_room(tmp_path: Path) -> None:

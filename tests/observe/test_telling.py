@@ -79,7 +79,7 @@ def test_a_story_names_each_transfer_of_a_frame_once(tmp_path: Path) -> None:
             pass
         settle(run)
     [found] = find_runs(tmp_path)
-    told = tell_story(found, parse_selector("block=cpu:3"))
+    told = tell_story(found, parse_selector("block=cpu:3")).lines
     begun = [line for line in told if " started: " in line]
     ways = (" ended well: ", " failed: ", " was not done in time: ")
     ended = [line for line in told if any(way in line for way in ways)]
