@@ -133,7 +133,7 @@ def test_whatever_lmdb_leaves_is_good(tmp_path, seed):
         check_pages(tmp_path / "copy" / DATA_FILE)
 
 
-def words_of(path: Path, page: int) -> np.ndarray:
+def words_of(path: Path, page: int) -> np.memmap:
     return np.memmap(path, np.uint64, "r+", offset=page * PAGE, shape=(PAGE // 8,))
 
 
