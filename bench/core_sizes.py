@@ -61,7 +61,7 @@ def seconds_to_start(folder: Path, blocks: int) -> tuple[float, float]:
     start = perf_counter()
     disk = DiskTier.open(folder, _cap(blocks))
     disk.lay_out(STORED_BYTES, 1)
-    found = tuple(disk.found(STORED_BYTES))
+    found = disk.found(STORED_BYTES)
     opened = perf_counter()
     config = StoreConfig(
         block_tokens=BLOCK_TOKENS, gpu_frames=blocks // 8, cpu_frames=blocks // 8, disk_frames=blocks

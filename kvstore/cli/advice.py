@@ -62,6 +62,17 @@ def _degraded(usage: pb.Usage) -> Iterator[Advice]:
             )
 
 
+def _disk_room(usage: pb.Usage) -> Iterator[Advice]:
+    for tier in usage.tiers:
+        if 0 < tier.bytes_obtainable < tier.bytes_total:
+            yield Advice(
+                "disk_room",
+                f"The {NAMES[tier.tier]} may take {tier.bytes_total:,} bytes, and there is room for "
+                f"{tier.bytes_obtainable:,}, with all that is free on its file system: when that is full, "
+                f"writing stops. Make room there, or start with a smaller {FLAGS[tier.tier]}.",
+            )
+
+
 def _bad_entries(usage: pb.Usage) -> Iterator[Advice]:
     for tier in usage.tiers:
         if tier.bad_entries:
@@ -207,6 +218,7 @@ def _hit_rate(usage: pb.Usage) -> float | None:
 
 RULES: tuple[Callable[[pb.Usage], Iterator[Advice]], ...] = (
     _degraded,
+    _disk_room,
     _bad_entries,
     _reserved,
     _swaps,

@@ -20,6 +20,7 @@ PIDS_SHOWN, BUILD_SHOWN = 1, 16
 TIER_ROWS: tuple[tuple[str, Callable[[pb.TierUsage], str]], ...] = (
     ("memory", lambda tier: _bytes(tier.bytes_total)),
     ("  taken", lambda tier: _share(tier.bytes_used, tier.bytes_total)),
+    ("  obtainable", lambda tier: _bytes(tier.bytes_obtainable) if tier.bytes_obtainable else "-"),
     ("frames total", lambda tier: f"{tier.frames_total:,}"),
     ("  free", lambda tier: f"{tier.frames_free:,}"),
     ("  cached", lambda tier: f"{tier.frames_cached:,}"),

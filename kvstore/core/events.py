@@ -1,10 +1,12 @@
 """What enters `Store.handle`: calls (`calls.py`), the passing of time, ends of long actions.
 
 Events are plain frozen records: every field is a number, a string, bytes, an enum of
-`types.py`, another record, or a tuple of those, so that a journal can write them down and
+`types.py`, another record, or a sequence of those, so that a journal can write them down and
 a replayer read them back. `time` is in seconds on the store's own monotonic clock; the core
 knows no other.
 """
+
+from collections.abc import Sequence
 
 from msgspec import Struct
 
@@ -105,7 +107,8 @@ class BlocksFound(Struct, frozen=True, kw_only=True, gc=False):
     """
 
     time: float
-    blocks: tuple[StoredKey, ...] = ()
+    # In columns (`StoredBlocks`) where there may be many.
+    blocks: Sequence[StoredKey] = ()
     sessions: tuple[StoredSession, ...] = ()
 
 

@@ -1,110 +1,89 @@
 """Blocks that were found on disk: which are kept, when the tier holds fewer, and how they come back.
 
-There may be millions of them, and nobody is served before. So they are handled in runs, blocks of
-which each hangs on the one told before it: what is done for a block is done in C.
+There may be millions of them, and nobody is served before. So they are handled in columns, and in runs,
+blocks of which each hangs on the one told before it: what is done for a block is done in C.
 """
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 
 import numpy as np
 
 from kvstore.core.blocks import NO_ROW
 from kvstore.core.errors import check
 from kvstore.core.memory import Memory
-from kvstore.core.types import DISK, BlockKey, DomainId, Rows, StoredKey, domain_id
+from kvstore.core.stored import NO_PLACE, StoredBlocks
+from kvstore.core.types import DISK, DomainId, Rows, StoredKey
 
 __all__ = ["restore_blocks"]
 
-NO_DOMAIN = -1
 
-
-def restore_blocks(memory: Memory, found: Sequence[StoredKey]) -> None:
+def restore_blocks(memory: Memory, blocks: Sequence[StoredKey]) -> None:
     """Takes in the most recent ones, as many as the tier holds. The others are to be deleted.
 
-    `found` names each block after its parent and the least recent chains first. No engine is there yet.
+    `blocks` names each after its parent and the least recent chains first. No engine is there yet.
     """
-    room, kept = memory.pools[DISK].free_count, found
+    found, room = StoredBlocks.of(blocks), memory.pools[DISK].free_count
     if len(found) > room:
-        chosen = _most_recent_chains(found, room)
-        memory.replicas.deleted += [block for block in found if block not in chosen]
-        kept = tuple(chosen)
-    rows = memory.blocks.take_rows(len(kept))
+        chosen = _most_recent_chains(found.parents.tolist(), room)
+        is_kept = np.zeros(len(found), np.bool_)
+        is_kept[chosen] = True
+        memory.replicas.deleted += [found[place] for place in np.flatnonzero(~is_kept).tolist()]
+        found = found.take(np.flatnonzero(is_kept))
+    rows = memory.blocks.take_rows(len(found))
     memory.replicas.add(DISK, rows)
     memory.blocks.valid[DISK][rows] = True
-    memory.blocks.writer[rows] = [block.writer for block in kept]
-    runs = _find_runs(kept)
-    _restore_runs(memory, rows, kept, runs)
+    memory.blocks.writer[rows] = found.writers
+    places = np.arange(len(found))
+    check((found.parents < places).all(), "a block was found before its parent")
+    runs = np.flatnonzero((found.parents != places - 1) | (places == 0))
+    _restore_runs(memory, rows, found, runs)
     memory.eviction.touch(DISK, _tails_first(rows, runs))
 
 
-def _most_recent_chains(found: Sequence[StoredKey], capacity: int) -> dict[StoredKey, None]:
-    """Up to `capacity` blocks, each with all that it hangs on, in the order of `found`."""
-    by_key = {(block.namespace, block.tenant, block.key): block for block in found}
-    kept: set[StoredKey] = set()
-    for block in reversed(found):
-        chain: list[StoredKey] = []
-        link: StoredKey | None = block
-        while link is not None and link not in kept:
+def _most_recent_chains(parents: list[int], capacity: int) -> list[int]:
+    """The places of up to `capacity` blocks, each with all that it hangs on."""
+    kept: set[int] = set()
+    for place in range(len(parents) - 1, -1, -1):
+        chain: list[int] = []
+        link = place
+        while link != NO_PLACE and link not in kept:
             chain.append(link)
-            link = by_key.get((link.namespace, link.tenant, BlockKey(link.parent)))
+            link = parents[link]
         # Of the last one there may be room for the head only.
         kept.update(chain[max(0, len(kept) + len(chain) - capacity) :])
         if len(kept) == capacity:
             break
-    return {block: None for block in found if block in kept}
+    return list(kept)
 
 
-def _find_runs(found: Sequence[StoredKey]) -> Rows:
-    """Where each run begins."""
-    hangs = [
-        block.parent == above.key and block.tenant == above.tenant and block.namespace == above.namespace
-        for above, block in pairwise(found)
-    ]
-    begins = np.ones(len(found), np.bool_)
-    np.logical_not(hangs, out=begins[1:])
-    return np.flatnonzero(begins)
-
-
-def _restore_runs(memory: Memory, rows: Rows, found: Sequence[StoredKey], runs: Rows) -> None:
+def _restore_runs(memory: Memory, rows: Rows, found: StoredBlocks, runs: Rows) -> None:
+    """`runs`: where each run begins."""
     blocks, prefix = memory.blocks, memory.prefix
-    keys, numbers = [block.key for block in found], rows.tolist()
-    for row, key in zip(numbers, keys, strict=True):
-        blocks.key[row] = key
-    heads = [found[first] for first in runs.tolist()]
-    domains = [domain_id(head.namespace, head.tenant) for head in heads]
-    for first, end, domain in _stretches(runs, domains, rows.size):
-        prefix.restore(domain, keys[first:end], numbers[first:end])
-    above = [
-        prefix.find(domain, head.parent) if head.parent else NO_ROW
-        for head, domain in zip(heads, domains, strict=True)
-    ]
-    check(None not in above, "a block was found without its parent")
-    parents = np.append(NO_ROW, rows)[:-1]
-    parents[runs] = above
-    blocks.depth[rows] = _depths(blocks.capacity, rows, runs, parents)
-    blocks.domain[rows] = np.repeat(np.array(domains, np.int64), np.diff(runs, append=rows.size))
-    blocks.owner[rows] = [block.owner for block in found]
-    prefix.set_parents(rows, parents)
+    numbers, names = rows.tolist(), blocks.key
+    for row, key in zip(numbers, found.keys, strict=True):
+        names[row] = key
+    for first, end, domain in _stretches(found):
+        prefix.restore(domain, found.keys[first:end], numbers[first:end])
+    blocks.depth[rows] = _depths(found.parents, runs)
+    blocks.domain[rows] = found.domains
+    blocks.owner[rows] = found.owners
+    # Where there is no parent, NO_PLACE names the last one, which stands for none.
+    prefix.set_parents(rows, np.append(rows, NO_ROW)[found.parents])
 
 
-def _stretches(runs: Rows, domains: list[DomainId], count: int) -> Iterator[tuple[int, int, DomainId]]:
+def _stretches(found: StoredBlocks) -> Iterator[tuple[int, int, DomainId]]:
     """Where blocks of one domain stand together: first, end and the domain."""
-    changes = np.flatnonzero(np.diff(np.array(domains, np.int64), prepend=NO_DOMAIN))
-    firsts = runs[changes].tolist()
-    for change, first, end in zip(changes.tolist(), firsts, [*firsts[1:], count], strict=False):
-        yield first, end, domains[change]
+    changes = np.flatnonzero(np.diff(found.domains, prepend=-1))
+    for first, end in zip(changes.tolist(), [*changes[1:].tolist(), len(found)], strict=False):
+        yield first, end, DomainId(int(found.domains[first]))
 
 
-def _depths(capacity: int, rows: Rows, runs: Rows, parents: Rows) -> Rows:
+def _depths(parents: Rows, runs: Rows) -> Rows:
     """How deep each block stands in its tree. What is known of a run's head holds for the run."""
-    places = np.arange(rows.size)
-    run_of = np.repeat(np.arange(runs.size), np.diff(runs, append=rows.size))
-    place_of = np.full(capacity, rows.size)
-    place_of[rows] = places
-    is_root = parents[runs] == NO_ROW
-    above = place_of[parents[runs]]
-    check((is_root | (above < runs)).all(), "a block was found before its parent")
+    places = np.arange(parents.size)
+    run_of = np.repeat(np.arange(runs.size), np.diff(runs, append=parents.size))
+    above = parents[runs]
+    is_root = above == NO_PLACE
     above[is_root] = 0
     steps = np.where(is_root, 0, 1 + above - runs[run_of[above]])
     depths = list[int]()

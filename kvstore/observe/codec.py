@@ -6,7 +6,7 @@ found. On the way out a record becomes dicts, out of which protobuf makes the me
 fast as message by message. Zero values are left out, as proto3 does.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 from types import NoneType, UnionType
 from typing import Any, cast, get_args, get_origin, get_type_hints
@@ -94,9 +94,9 @@ def _field(hint: Any, field: FieldDescriptor) -> Converts:
             lambda value: [pair_out(each) for each in value.items()],
             lambda value: dict(pair_in(each) for each in value),
         )
-    if get_origin(hint) is not tuple:
+    if get_origin(hint) not in (tuple, Sequence):
         return _value(hint, field)
-    if args[-1] is not Ellipsis:
+    if get_origin(hint) is tuple and args[-1] is not Ellipsis:
         return None, _fixed(len(args))
     out, back = _value(args[0], field)
     return (

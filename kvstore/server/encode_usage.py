@@ -12,6 +12,7 @@ from kvstore.server.layout import Layout
 from kvstore.server.limits import LinkLimits
 from kvstore.server.limits_messages import encode_rate_limit
 from kvstore.tiers.disk import DiskTier
+from kvstore.tiers.disk_folder import FolderSize
 from kvstore.tiers.link_names import LINKS
 from kvstore.tiers.mover import Mover
 from kvstore.tiers.pool import frame_stride_bytes
@@ -37,7 +38,7 @@ class Facts:
     start_wall: float
     disk_bytes: int = 0
     draining: bool = False
-    disk_bytes_used: int = 0
+    disk_size: FolderSize | None = None
     layout: Layout | None = None
     disk: DiskTier | None = None
     limits: LinkLimits = field(default_factory=lambda: LinkLimits((), {}))
@@ -100,7 +101,9 @@ def _fill_disk(message: pb.TierUsage, facts: Facts) -> None:
     disk = facts.disk
     if disk is None:
         return
-    message.bytes_used = facts.disk_bytes_used
+    if facts.disk_size is not None:
+        message.bytes_used = facts.disk_size.held_bytes
+        message.bytes_obtainable = facts.disk_size.obtainable_bytes
     message.degraded, message.degraded_reason = disk.degraded, disk.degraded_reason
     message.bad_entries = disk.counts.bad_entries
     message.read_errors = disk.counts.read_errors

@@ -165,8 +165,8 @@ async def _in_thread(call: Callable[[], Returned]) -> Returned:
 
 def _find_stored(
     disk: DiskTier | None, layout: Layout
-) -> tuple[tuple[StoredKey, ...], tuple[StoredSession, ...]]:
+) -> tuple[Sequence[StoredKey], tuple[StoredSession, ...]]:
     if disk is None:
         return (), ()
     disk.lay_out(layout.block_bytes, layout.ranks)
-    return tuple(disk.found(layout.block_bytes * layout.ranks)), tuple(disk.sessions())
+    return disk.found(layout.block_bytes * layout.ranks), tuple(disk.sessions())

@@ -8,7 +8,7 @@ import asyncio
 import ipaddress
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -85,7 +85,7 @@ class _Answer:
 class MetricsServer:
     """`text` is the exposition; `health` says whether engines are served, and what there is to tell."""
 
-    def __init__(self, text: Callable[[], bytes], health: Callable[[], tuple[bool, str]]) -> None:
+    def __init__(self, text: Callable[[], Awaitable[bytes]], health: Callable[[], tuple[bool, str]]) -> None:
         self._text = text
         self._health = health
         self._server: asyncio.Server | None = None
@@ -154,24 +154,24 @@ class MetricsServer:
             return _Answer(403, b"ask for a loopback address\n").to_bytes(with_body=True)
         if method not in (b"GET", b"HEAD"):
             return _Answer(405, b"GET alone\n").to_bytes(with_body=True)
-        return self._answer(target).to_bytes(with_body=method == b"GET")
+        return (await self._answer(target)).to_bytes(with_body=method == b"GET")
 
-    def _answer(self, target: str) -> _Answer:
+    async def _answer(self, target: str) -> _Answer:
         if target == "/healthz":
             good, text = self._health()
             return _Answer(200 if good else 503, text.encode(errors="replace"))
         if target != "/metrics":
             return _Answer(404, b"there are /metrics and /healthz\n")
         try:
-            return _Answer(200, self._fresh_text(), CONTENT_TYPE_LATEST)
+            return _Answer(200, await self._fresh_text(), CONTENT_TYPE_LATEST)
         except Exception:
             log.exception("metrics can't be told")
             return _Answer(500, b"the metrics can't be told; see the log\n")
 
-    def _fresh_text(self) -> bytes:
+    async def _fresh_text(self) -> bytes:
         time = now()
         if self._told_time is None or time - self._told_time >= FRESH_SECONDS:
-            self._told = self._text()
+            self._told = await self._text()
             self._told_time = time
         return self._told
 

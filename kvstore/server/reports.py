@@ -8,6 +8,7 @@ from kvstore.core.usage import TierUsage, Usage
 from kvstore.server.disk_size import DiskSize
 from kvstore.server.encode_usage import Facts, encode_usage
 from kvstore.server.parts import Parts
+from kvstore.tiers.disk_folder import size_of
 from kvstore.v1 import kvstore_pb2 as pb
 
 __all__ = ["Reports"]
@@ -17,7 +18,7 @@ class Reports:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         disk = parts.disk
-        self._disk_size = DiskSize(lambda: disk.held_bytes) if disk is not None else None
+        self._disk_size = DiskSize(lambda: size_of(disk.folder)) if disk is not None else None
 
     def usage(self) -> Usage:
         """Of the tiers that were asked for; they are empty before the first Attach."""
@@ -29,8 +30,13 @@ class Reports:
         usage = running.usage()
         return msgspec.structs.replace(usage, tiers=tuple(tier for tier in usage.tiers if sizes[tier.tier]))
 
+    async def look(self) -> None:
+        """Before a report: at what is not known without asking a device."""
+        if self._disk_size is not None:
+            await self._disk_size.look()
+
     def usage_message(self) -> pb.Usage:
-        """With all that only the service knows, as the contract has it."""
+        """With all that only the service knows, as the contract has it; of the disk what was last seen."""
         return encode_usage(self.usage(), self._parts.counts, self._facts())
 
     def health_page(self) -> tuple[bool, str]:
@@ -56,7 +62,7 @@ class Reports:
             start_wall=parts.start_wall,
             disk_bytes=parts.config.disk_bytes,
             draining=parts.health.is_draining,
-            disk_bytes_used=self._disk_size.read() if self._disk_size is not None else 0,
+            disk_size=self._disk_size.last if self._disk_size is not None else None,
             layout=running.layout if running is not None else None,
             disk=parts.disk,
             limits=parts.limits.links,

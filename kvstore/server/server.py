@@ -103,7 +103,13 @@ def _metrics_server(driver: Driver, stop: asyncio.Event) -> MetricsServer:
     def health() -> tuple[bool, str]:
         return (False, "stopping\n") if stop.is_set() else driver.reports.health_page()
 
-    return MetricsServer(Exposition(look).text, health)
+    exposition = Exposition(look)
+
+    async def text() -> bytes:
+        await driver.reports.look()
+        return exposition.text()
+
+    return MetricsServer(text, health)
 
 
 async def _drain(driver: Driver, seconds: float) -> None:

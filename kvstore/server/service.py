@@ -107,7 +107,7 @@ class _Service:
             "Prefetch": answering(pb.PrefetchRequest, self.prefetch),
             "Retain": answering(pb.RetainRequest, self.retain),
             "Forget": waiting(pb.ForgetRequest, self.forget),
-            "GetUsage": answering(pb.GetUsageRequest, self.get_usage),
+            "GetUsage": waiting(pb.GetUsageRequest, self.get_usage),
             "GetSequence": answering(pb.GetSequenceRequest, self.get_sequence),
             "WatchEvents": watching(pb.WatchEventsRequest, self.watch_events),
             "Drain": waiting(pb.DrainRequest, self.drain),
@@ -175,7 +175,8 @@ class _Service:
         answer = await self._driver.forget(decode_forget(request))
         return pb.ForgetResponse(blocks_forgotten=answer.blocks_forgotten, done=answer.done)
 
-    def get_usage(self, _: pb.GetUsageRequest) -> pb.Usage:
+    async def get_usage(self, _: pb.GetUsageRequest) -> pb.Usage:
+        await self._driver.reports.look()
         return self._driver.reports.usage_message()
 
     def get_sequence(self, request: pb.GetSequenceRequest) -> pb.Sequence:

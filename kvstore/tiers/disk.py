@@ -22,10 +22,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvstore.core.errors import CheckFailed, ConfigInvalid, LayoutMismatch, check
+from kvstore.core.stored import StoredBlocks
 from kvstore.core.types import SessionName, StoredKey, StoredSession
 from kvstore.tiers.disk_cap import CAP_BYTES_MIN, blocks_max, index_bytes, segment_slots, slot_count
 from kvstore.tiers.disk_environment import WIPE, disk_invalid
-from kvstore.tiers.disk_folder import claim_folder, warn_of_space
+from kvstore.tiers.disk_folder import claim_folder, size_of, warn_of_space
 from kvstore.tiers.disk_format import Geometry, block_name
 from kvstore.tiers.disk_health import DiskCounts, WriteHealth
 from kvstore.tiers.disk_io import IoKind, IoThreads
@@ -139,8 +140,8 @@ class DiskTier:
 
     @property
     def held_bytes(self) -> int:
-        """What the folder takes of the cap: its files, as the file system counts them."""
-        return sum(path.lstat().st_blocks * 512 for path in (self.folder, *self.folder.iterdir()))
+        """What the folder takes of the cap."""
+        return size_of(self.folder).held_bytes
 
     @property
     def writes_queued(self) -> int:
@@ -197,7 +198,7 @@ class DiskTier:
             self._set_up(geometry, is_new=True)
         self._block_bytes = block_bytes
 
-    def found(self, block_bytes_all_ranks: int) -> list[StoredKey]:
+    def found(self, block_bytes_all_ranks: int) -> StoredBlocks:
         """The blocks of this size: each after its parent, the least recent chains first.
 
         Deletes what can't be reached because a block that it hangs on is missing. None where the
@@ -211,7 +212,7 @@ class DiskTier:
             fault = f"{type(error).__name__}: {error}"
             self._health.failed_for_good(f"damaged, stop and try `kvstore verify --repair`: {fault}")
             log.error("%s: nothing is written any more: %s", self.folder, self.degraded_reason)
-            return []
+            return StoredBlocks.of(())
         storage.stock = None
         is_own = np.isin(stock.blocks.namespace, list(self.names.namespaces_of_size(block_bytes_all_ranks)))
         stock = stock if is_own.all() else stock.take(is_own)

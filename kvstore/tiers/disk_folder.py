@@ -13,6 +13,8 @@ import shutil
 import stat
 from pathlib import Path
 
+from msgspec import Struct
+
 from kvstore.tiers.disk_environment import (
     DATA_FILE,
     LOCK_FILE,
@@ -26,7 +28,7 @@ from kvstore.tiers.disk_format import segment_name
 from kvstore.tiers.files import sync_folder
 from kvstore.tiers.segments import segments_in
 
-__all__ = ["claim_folder", "warn_of_space"]
+__all__ = ["FolderSize", "claim_folder", "size_of", "warn_of_space"]
 
 log = logging.getLogger(__name__)
 
@@ -86,10 +88,25 @@ def claim_folder(folder: Path, *, wipe_incompatible: bool = False) -> int:
     return claim
 
 
+class FolderSize(Struct, frozen=True, kw_only=True):
+    """What a folder takes, as its file system counts it; and what it can take at most, with all that is free
+    there now."""
+
+    held_bytes: int
+    obtainable_bytes: int
+
+
+def size_of(folder: Path) -> FolderSize:
+    held = sum(path.lstat().st_blocks * 512 for path in (folder, *folder.iterdir()))
+    return FolderSize(held_bytes=held, obtainable_bytes=held + shutil.disk_usage(folder).free)
+
+
 def warn_of_space(folder: Path, cap_bytes: int) -> None:
-    held = sum(path.lstat().st_blocks * 512 for path in folder.iterdir())
-    if held + shutil.disk_usage(folder).free < cap_bytes:
-        log.warning("%s: the disk has less room than the cap of %d bytes", folder, cap_bytes)
+    obtainable = size_of(folder).obtainable_bytes
+    if obtainable < cap_bytes:
+        log.warning(
+            "%s: the disk has room for %d bytes, less than the cap of %d", folder, obtainable, cap_bytes
+        )
 
 
 def _check_owner(folder: Path, names: set[str]) -> None:

@@ -5,25 +5,25 @@ a few calls of numpy and a checksum each. Where not all of them pass, each is lo
 How blocks hang together is not covered here, but in disk_order.py.
 """
 
-from collections.abc import Iterable, Iterator
-from itertools import chain, compress, islice, repeat
+from collections.abc import Iterator
+from itertools import compress, islice
 from operator import lt
+from typing import Any
 
 import numpy as np
 import xxhash
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from kvstore.core.types import BlockKey, StoredKey
+from kvstore.core.stored import StoredBlocks
+from kvstore.core.types import BlockKey
 from kvstore.tiers.disk_format import ENTRY_VERSION, OWNER_MAX, SUM_BYTES, BlockEntry
 from kvstore.tiers.names import ID_MAX
 
-__all__ = ["NO_PARENT", "FoundBlocks", "Places", "read_index"]
+__all__ = ["FoundBlocks", "Places", "read_index"]
 
 # Where blocks stand among those that were found.
 Places = NDArray[np.intp]
-# The last place, where lists have what stands for no parent.
-NO_PARENT = -1
 
 # As many as stay in the processor's cache while they are looked at.
 PIECE = 4096
@@ -42,10 +42,19 @@ _FIELDS = [
     ("owner", ">u8"),
 ]
 NAME_BYTES, FIELDS_BYTES = np.dtype(_NAME).itemsize, np.dtype(_FIELDS).itemsize
-_BEFORE_NAME = b"blocks" + NAME_BYTES.to_bytes(4)
-_BEFORE_FIELDS = FIELDS_BYTES.to_bytes(4)
+RECORD_BYTES = FIELDS_BYTES + SUM_BYTES
+_BEFORE_NAME = np.void(b"blocks" + NAME_BYTES.to_bytes(4))
+_BEFORE_FIELDS = np.void(FIELDS_BYTES.to_bytes(4))
 # A row is what the checksum of an entry covers, in this order, and the checksum.
 _ROW = np.dtype([("before_name", "V10"), *_NAME, ("before_fields", "V4"), *_FIELDS, ("sum", "V16")])
+_PARTS = np.dtype(
+    [
+        ("before_name", "V10"),
+        ("name", f"V{NAME_BYTES}"),
+        ("before_fields", "V4"),
+        ("record", f"V{RECORD_BYTES}"),
+    ]
+)
 _COVERED = np.dtype([("covered", f"V{_ROW.itemsize - SUM_BYTES}"), ("sum", f"V{SUM_BYTES}")])
 
 
@@ -67,41 +76,68 @@ class FoundBlocks(Struct, frozen=True, kw_only=True):
     def __len__(self) -> int:
         return self.namespace.size
 
-    def take(self, places: Places | NDArray[np.bool_]) -> "FoundBlocks":
-        return FoundBlocks(**{name: getattr(self, name)[places] for name in self.__struct_fields__})
+    def take(self, places: Places | NDArray[np.bool_] | slice) -> "FoundBlocks":
+        # Keys as wholes: to take them word by word takes twice as long.
+        columns = {name: _digests(getattr(self, name))[places] for name in self.__struct_fields__}
+        return FoundBlocks(**{name: _words(column) for name, column in columns.items()})
 
     def names(self) -> list[bytes]:
+        return self._names(self.key)
+
+    def parent_names(self) -> list[bytes]:
+        """Of those that have one."""
+        return self._names(self.parent)
+
+    def is_parent(self, candidates: Places, children: Places) -> NDArray[np.bool_]:
+        """Whether the ones are what the others hang on."""
+        keys = _words(_digests(self.key)[candidates])
+        wanted = _words(_digests(self.parent)[children])
+        is_it: NDArray[np.bool_] = self.namespace[candidates] == self.namespace[children]
+        is_it &= self.tenant[candidates] == self.tenant[children]
+        for word in range(KEY_WORDS):
+            is_it &= keys[:, word] == wanted[:, word]
+        return is_it
+
+    def stored(self, places: Places, parents: Places) -> StoredBlocks:
+        """The blocks at these places. `parents` tells where the parent of each stands then, or NO_PLACE."""
+        keys: list[BlockKey] = _digests(self.key)[places].tolist()
+        return StoredBlocks(
+            keys=keys,
+            parents=parents,
+            domains=self.namespace[places].astype(np.int64) << 32 | self.tenant[places],
+            writers=self.writer[places],
+            owners=self.owner[places].astype(np.int64),
+        )
+
+    def _names(self, keys: NDArray[np.uint64]) -> list[bytes]:
         rows = np.empty(len(self), _NAME)
-        rows["namespace"], rows["tenant"], rows["key"] = self.namespace, self.tenant, _digests(self.key)
+        rows["namespace"], rows["tenant"], rows["key"] = self.namespace, self.tenant, _digests(keys)
         names: list[bytes] = rows.view(f"V{NAME_BYTES}").tolist()
         return names
 
-    def stored_keys(self, parents: Places) -> list[StoredKey]:
-        """`parents` tells where each block's parent stands, or NO_PARENT."""
-        keys: list[BlockKey] = _digests(self.key).tolist()
-        # One object for a key and for all that hang on it.
-        above = [*keys, BlockKey(b"")]
-        columns = (
-            column.tolist() for column in (parents, self.namespace, self.tenant, self.writer, self.owner)
-        )
-        return [
-            StoredKey(
-                namespace=namespace, tenant=tenant, key=key, parent=above[parent], writer=writer, owner=owner
-            )
-            for key, parent, namespace, tenant, writer, owner in zip(keys, *columns, strict=True)
-        ]
+
+_COLUMNS = {
+    name: np.dtype(code).newbyteorder("=")
+    for name, code in [*_NAME, *_FIELDS]
+    if name in FoundBlocks.__struct_fields__
+}
 
 
-def read_index(names: Iterator[bytes], records: Iterator[bytes]) -> tuple[FoundBlocks, list[bytes]]:
-    """The good entries, and the names of those that can't be read."""
-    pieces, bad = [_columns(np.empty(0, _ROW))], list[bytes]()
-    last, ascending = b"", True
+def read_index(
+    names: Iterator[bytes], records: Iterator[bytes], count: int = 0
+) -> tuple[FoundBlocks, list[bytes]]:
+    """The good entries, and the names of those that can't be read. `count`: how many there should be."""
+    found, bad = _room_for(count), list[bytes]()
+    last, done, ascending = b"", 0, True
     while piece := list(islice(names, PIECE)):
         ascending &= last < piece[0] and all(map(lt, piece, islice(piece, 1, None)))
         last = piece[-1]
-        pieces.append(_columns(_read_piece(piece, list(islice(records, PIECE)), bad)))
-    fields = FoundBlocks.__struct_fields__
-    found = FoundBlocks(**{name: np.concatenate([getattr(each, name) for each in pieces]) for name in fields})
+        rows = _read_piece(piece, list(islice(records, PIECE)), bad)
+        if done + rows.size > len(found):
+            found = _longer(found, max(done, rows.size))
+        _fill(found, done, rows)
+        done += rows.size
+    found = found.take(slice(done))
     if not ascending:
         # A damaged tree can lead to one page twice.
         places = {name: place for place, name in enumerate(found.names())}
@@ -111,18 +147,25 @@ def read_index(names: Iterator[bytes], records: Iterator[bytes]) -> tuple[FoundB
 
 def _read_piece(names: list[bytes], records: list[bytes], bad: list[bytes]) -> NDArray[np.void]:
     """Rows of the good ones."""
-    if set(map(len, names)) == {NAME_BYTES} and set(map(len, records)) == {FIELDS_BYTES + SUM_BYTES}:
-        rows = _join(names, records)
-        if _all_good(rows):
-            return rows
+    rows = _join(names, records)
+    if rows.size == len(names) and _all_good(rows):
+        return rows
     good = [_is_good(name, record) for name, record in zip(names, records, strict=True)]
     bad += [name for name, is_good in zip(names, good, strict=True) if not is_good]
-    return _join(compress(names, good), compress(records, good))
+    return _join(list(compress(names, good)), list(compress(records, good)))
 
 
-def _join(names: Iterable[bytes], records: Iterable[bytes]) -> NDArray[np.void]:
-    parts = zip(repeat(_BEFORE_NAME), names, repeat(_BEFORE_FIELDS), records, strict=False)
-    return np.frombuffer(b"".join(chain.from_iterable(parts)), _ROW)
+def _join(names: list[bytes], records: list[bytes]) -> NDArray[np.void]:
+    """None where they can't all be as long as they should. (If only together they are, their checksums, which
+    cover the lengths, are wrong.)"""
+    joined_names, joined_records = b"".join(names), b"".join(records)
+    count = len(names)
+    if (len(joined_names), len(joined_records)) != (count * NAME_BYTES, count * RECORD_BYTES):
+        return np.empty(0, _ROW)
+    rows = np.empty(count, _PARTS)
+    rows["before_name"], rows["name"] = _BEFORE_NAME, np.frombuffer(joined_names, f"V{NAME_BYTES}")
+    rows["before_fields"], rows["record"] = _BEFORE_FIELDS, np.frombuffer(joined_records, f"V{RECORD_BYTES}")
+    return rows.view(_ROW)
 
 
 def _all_good(rows: NDArray[np.void]) -> bool:
@@ -146,26 +189,29 @@ def _is_good(name: bytes, record: bytes) -> bool:
     return True
 
 
-def _columns(rows: NDArray[np.void]) -> FoundBlocks:
+def _room_for(count: int) -> FoundBlocks:
+    columns = {name: np.empty(count, dtype) for name, dtype in _COLUMNS.items()}
+    return FoundBlocks(**{name: _words(column) for name, column in columns.items()})
+
+
+def _longer(found: FoundBlocks, count: int) -> FoundBlocks:
+    """With room for so many more."""
+    more = _room_for(count)
     return FoundBlocks(
-        namespace=rows["namespace"].astype(np.uint32),
-        tenant=rows["tenant"].astype(np.uint32),
-        key=_words(rows["key"]),
-        parent=_words(rows["parent"]),
-        writer=rows["writer"].astype(np.uint32),
-        segment=rows["segment"].astype(np.uint32),
-        slot=rows["slot"].astype(np.uint32),
-        size=rows["size"].astype(np.uint64),
-        created_ns=rows["created_ns"].astype(np.uint64),
-        owner=rows["owner"].astype(np.uint64),
+        **{name: np.concatenate([getattr(each, name) for each in (found, more)]) for name in _COLUMNS}
     )
 
 
-def _words(digests: NDArray[np.void]) -> NDArray[np.uint64]:
-    words: NDArray[np.uint64] = np.ascontiguousarray(digests).view(np.uint64).reshape(-1, KEY_WORDS)
-    return words
+def _fill(found: FoundBlocks, start: int, rows: NDArray[np.void]) -> None:
+    for name in _COLUMNS:
+        _digests(getattr(found, name))[start : start + rows.size] = rows[name]
 
 
-def _digests(words: NDArray[np.uint64]) -> NDArray[np.void]:
-    digests: NDArray[np.void] = words.view(f"V{8 * KEY_WORDS}").ravel()
-    return digests
+def _words(column: NDArray[Any]) -> NDArray[Any]:
+    """A row of words for each key; of numbers themselves."""
+    return column if column.dtype.kind == "u" else column.view(np.uint64).reshape(-1, KEY_WORDS)
+
+
+def _digests(column: NDArray[Any]) -> NDArray[Any]:
+    """The opposite."""
+    return column if column.ndim == 1 else column.view(f"V{8 * KEY_WORDS}").ravel()

@@ -87,8 +87,11 @@ def remove_in_parts(folder: Path, table: BlockTable, names: Sequence[bytes]) -> 
 
 def _is_last_in_its_slot(slots: NDArray[np.intp], created_ns: NDArray[np.uint64]) -> NDArray[np.bool_]:
     """Only in a damaged index are there two in one slot; what is there is the younger one's, if anybody's."""
-    order = np.lexsort((created_ns, slots))
     is_last = np.ones(slots.size, np.bool_)
+    ascending = np.sort(slots)
+    if (ascending[1:] != ascending[:-1]).all():
+        return is_last
+    order = np.lexsort((created_ns, slots))
     is_last[order[:-1]] = np.diff(slots[order]) != 0
     return is_last
 

@@ -37,6 +37,8 @@ COPY_FOLDER = "compacting"
 REPAIR_FOLDER = "repairing"
 # The most that deleting at the start may add to the index, until it is written anew.
 WORK_BYTES = 64 << 20
+# No entry of a block takes less of the file.
+ENTRY_BYTES_MIN = 64
 
 
 class BlockTable:
@@ -103,7 +105,9 @@ class BlockTable:
         with self._begin_reading() as txn:
             # Two cursors, as pairs in which to hand both over cost more than to walk twice.
             names = txn.cursor(db=table).iternext(keys=True, values=False)
-            return read_index(names, txn.cursor(db=table).iternext(keys=False, values=True))
+            records = txn.cursor(db=table).iternext(keys=False, values=True)
+            count = min(txn.stat(table)["entries"], self.file_bytes // ENTRY_BYTES_MIN)
+            return read_index(names, records, count)
 
     def read_geometry(self) -> Geometry | None:
         """None before the first block. ValueError where it is damaged."""

@@ -2112,6 +2112,7 @@ class TierUsage(_message.Message):
     FRAMES_IDLE_FIELD_NUMBER: _builtins.int
     BYTES_TOTAL_FIELD_NUMBER: _builtins.int
     BYTES_USED_FIELD_NUMBER: _builtins.int
+    BYTES_OBTAINABLE_FIELD_NUMBER: _builtins.int
     DEGRADED_REASON_FIELD_NUMBER: _builtins.int
     BAD_ENTRIES_FIELD_NUMBER: _builtins.int
     READ_ERRORS_FIELD_NUMBER: _builtins.int
@@ -2147,6 +2148,10 @@ class TierUsage(_message.Message):
     the disk what its folder holds, whoever's blocks these are.
     """
     bytes_used: _builtins.int
+    bytes_obtainable: _builtins.int
+    """Of the disk: what its folder takes and what is free beside it on the file system. Where
+    this is less than bytes_total, the cap can't be filled. 0: not known.
+    """
     degraded_reason: _builtins.str
     """Why it takes no writes; empty where it does."""
     bad_entries: _builtins.int
@@ -2181,6 +2186,7 @@ class TierUsage(_message.Message):
         frames_idle: _builtins.int = ...,
         bytes_total: _builtins.int = ...,
         bytes_used: _builtins.int = ...,
+        bytes_obtainable: _builtins.int = ...,
         degraded_reason: _builtins.str = ...,
         bad_entries: _builtins.int = ...,
         read_errors: _builtins.int = ...,
@@ -2192,7 +2198,7 @@ class TierUsage(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bad_entries", b"bad_entries", "blocks_evicted", b"blocks_evicted", "blocks_failed", b"blocks_failed", "blocks_moved_in", b"blocks_moved_in", "blocks_shed", b"blocks_shed", "bytes_total", b"bytes_total", "bytes_used", b"bytes_used", "degraded", b"degraded", "degraded_reason", b"degraded_reason", "delete_errors", b"delete_errors", "frames_cached", b"frames_cached", "frames_free", b"frames_free", "frames_idle", b"frames_idle", "frames_late", b"frames_late", "frames_limbo", b"frames_limbo", "frames_pinned", b"frames_pinned", "frames_quarantined", b"frames_quarantined", "frames_total", b"frames_total", "frames_used", b"frames_used", "late_reads", b"late_reads", "pressure", b"pressure", "read_errors", b"read_errors", "tier", b"tier", "write_errors", b"write_errors"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bad_entries", b"bad_entries", "blocks_evicted", b"blocks_evicted", "blocks_failed", b"blocks_failed", "blocks_moved_in", b"blocks_moved_in", "blocks_shed", b"blocks_shed", "bytes_obtainable", b"bytes_obtainable", "bytes_total", b"bytes_total", "bytes_used", b"bytes_used", "degraded", b"degraded", "degraded_reason", b"degraded_reason", "delete_errors", b"delete_errors", "frames_cached", b"frames_cached", "frames_free", b"frames_free", "frames_idle", b"frames_idle", "frames_late", b"frames_late", "frames_limbo", b"frames_limbo", "frames_pinned", b"frames_pinned", "frames_quarantined", b"frames_quarantined", "frames_total", b"frames_total", "frames_used", b"frames_used", "late_reads", b"late_reads", "pressure", b"pressure", "read_errors", b"read_errors", "tier", b"tier", "write_errors", b"write_errors"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -86,6 +86,11 @@ CASES: dict[str, tuple[pb.Usage, str, tuple[str, ...]]] = {
         "larger_tier",
         ("100% of these in CPU only", "A larger --gpu pays"),
     ),
+    "a cap larger than its device": (
+        usage(tier(GPU), tier(DISK, bytes_total=2_000, bytes_obtainable=1_999), gpu_blocks=3_000),
+        "disk_room",
+        ("may take 2,000 bytes", "room for 1,999", "smaller --disk-bytes"),
+    ),
     "quarantine": (
         usage(tier(GPU, frames_used=900, frames_quarantined=900), gpu_blocks=3_000, engines=[EXPIRED]),
         "reserved",

@@ -100,6 +100,7 @@ def test_all_of_a_usage_is_on_the_page() -> None:
 NOT_AS_THEY_ARE = {
     "bytes_total",
     "bytes_used",
+    "bytes_obtainable",
     "bytes_moved",
     "bad_entries",
     "read_errors",
@@ -126,6 +127,15 @@ def test_shares_and_times_are_told() -> None:
     assert "Steps 1,000 of 2.5 operations, 0.060 ms in the store, 0.200 ms in the call" in words
     assert "health: DISK degraded, takes no writes: OSError: [Errno 28] No space left" in text
     assert text.index("\nAdvice\n  - Nothing is written to disk") > 0
+
+
+def test_a_cap_larger_than_its_device_is_told() -> None:
+    tiers = [pb.TierUsage(tier=pb.TIER_GPU, bytes_total=1 << 40), pb.TierUsage(tier=pb.TIER_DISK)]
+    tiers[1].bytes_total, tiers[1].bytes_obtainable = 4 << 40, 3 << 40
+    words = " ".join(shown(pb.Usage(tiers=tiers)).split())
+    assert "memory 1.0 TiB 4.0 TiB" in words
+    assert "obtainable - 3.0 TiB" in words
+    assert "there is room for 3,298,534,883,328" in words
 
 
 def test_a_drain_is_told_beside_a_disk_that_fails() -> None:

@@ -1,6 +1,6 @@
 """Every record comes back from its bytes as it was, whichever kind and field."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from itertools import cycle, islice
 from types import NoneType, UnionType
@@ -46,7 +46,7 @@ def samples(name: str, hint: Any) -> list[Any]:
         ]
     if get_origin(hint) is Mapping:
         return [{"é": 1, "b": 2}]
-    if get_origin(hint) is tuple and args[-1] is Ellipsis:
+    if get_origin(hint) is Sequence or (get_origin(hint) is tuple and args[-1] is Ellipsis):
         return [tuple(samples(name, args[0]) * 2), ()]
     if get_origin(hint) is tuple:
         return [tuple(samples(name, each)[0] for each in args)]

@@ -27,7 +27,7 @@ GET = b"GET /metrics HTTP/1.1\r\nHost: localhost:1\r\n\r\n"
 
 def run(work: Work, text: Callable[[], bytes] = lambda: b"up 1\n") -> None:
     async def main() -> None:
-        server = MetricsServer(text, lambda: (True, "ok\n"))
+        server = MetricsServer(asked(text), lambda: (True, "ok\n"))
         url = await server.start("127.0.0.1", 0)
         try:
             await asyncio.wait_for(work(int(url.rpartition(":")[2])), DEADLINE_SECONDS)
@@ -35,6 +35,13 @@ def run(work: Work, text: Callable[[], bytes] = lambda: b"up 1\n") -> None:
             await server.close()
 
     asyncio.run(main())
+
+
+def asked(text: Callable[[], bytes]) -> Callable[[], Awaitable[bytes]]:
+    async def ask() -> bytes:
+        return text()
+
+    return ask
 
 
 async def ask(port: int, request: bytes) -> bytes:
@@ -106,7 +113,7 @@ def test_a_port_that_is_taken_is_refused() -> None:
             taken.listen()
             port = taken.getsockname()[1]
             with pytest.raises(ConfigInvalid, match=rf"--metrics = 127\.0\.0\.1:{port}.*another port"):
-                await MetricsServer(bytes, lambda: (True, "")).start("127.0.0.1", port)
+                await MetricsServer(asked(bytes), lambda: (True, "")).start("127.0.0.1", port)
 
     asyncio.run(main())
 
@@ -244,7 +251,7 @@ def test_figures_are_not_taken_more_often_than_they_change(monkeypatch: pytest.M
 
 def test_a_close_cuts_off_who_is_connected() -> None:
     async def main() -> None:
-        server = MetricsServer(bytes, lambda: (True, "ok\n"))
+        server = MetricsServer(asked(bytes), lambda: (True, "ok\n"))
         port = int((await server.start("127.0.0.1", 0)).rpartition(":")[2])
         async with connected(port) as (reader, _):
             assert b" 200 " in await ask(port, GET)

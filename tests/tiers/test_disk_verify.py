@@ -17,12 +17,13 @@ from typer.testing import CliRunner
 from kvstore.cli.main import app
 from kvstore.core.errors import DiskInvalid
 from kvstore.core.types import NamespaceId, StoredSession, TenantId
-from kvstore.tiers import index_walk
+from kvstore.tiers import disk_dump, index_walk
 from kvstore.tiers.disk import DiskTier, ReadOutcome
 from kvstore.tiers.disk_dump import check_index
 from kvstore.tiers.disk_format import block_name
 from kvstore.tiers.disk_verify import Report, verify
 from kvstore.tiers.files import DirectFiles
+from kvstore.tiers.index_check import PageFault
 from tests.tiers.helpers import (
     BLOCK,
     chain,
@@ -340,15 +341,16 @@ def test_case_4_14_any_damage_is_survived_and_repaired(
     check_repaired(folder, report.blocks_good)
 
 
-def test_an_index_that_would_end_the_service_is_refused_at_its_start(folder, monkeypatch):
-    check_index(folder)
+def test_an_index_that_ends_whoever_reads_it_is_refused_and_told(folder, monkeypatch):
     program = folder.parent / "dies.py"
     program.write_text("import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n")
     monkeypatch.setattr(index_walk, "__file__", str(program))
+    assert look(folder).damages == {"index": 1, "meta": 1, "segment": 5}
+    # Without its mark nobody knows whose the index is, and so how it may look.
+    (folder / "kvstore.lock").unlink()
     with pytest.raises(DiskInvalid, match="signal 11") as refusal:
         check_index(folder)
     assert "kvstore verify --repair" in refusal.value.remedy
-    assert look(folder).damages == {"index": 1, "meta": 1, "segment": 5}
 
 
 @pytest.mark.parametrize(
@@ -366,9 +368,10 @@ def test_a_repair_drops_nothing_because_its_helper_could_not_look(folder, monkey
     monkeypatch.setattr(index_walk, "__file__", str(path))
     with pytest.raises(DiskInvalid, match=why):
         look(folder, repair=True)
+    assert content(folder) == before
+    (folder / "kvstore.lock").unlink()
     with pytest.raises(DiskInvalid, match=why):
         check_index(folder)
-    assert content(folder) == before
 
 
 def test_a_repair_drops_nothing_that_it_may_not_read(folder):
@@ -404,13 +407,16 @@ def test_a_pipe_in_the_place_of_the_lock_holds_nobody_up(folder):
 
 
 def test_an_index_in_use_is_not_taken_to_be_damaged(folder, monkeypatch):
-    program = folder.parent / "dies.py"
-    program.write_text("import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n")
-    monkeypatch.setattr(index_walk, "__file__", str(program))
+    def torn(path: Path) -> None:
+        raise PageFault("read while it was written")
+
+    monkeypatch.setattr(disk_dump, "check_pages", torn)
     with closing(open_tier(folder, SMALL)):
         check_index(folder)
         with pytest.raises(DiskInvalid, match="in use"):
             DiskTier.open(folder, SMALL)
+    with pytest.raises(DiskInvalid, match="read while"):
+        check_index(folder)
 
 
 def test_a_path_that_is_no_utf_8_is_refused_and_not_taken_to_be_damaged(folder):
