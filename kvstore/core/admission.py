@@ -13,11 +13,12 @@ from collections.abc import Callable
 import numpy as np
 from msgspec import Struct
 
-from kvstore.core.blocks import NO_FRAME, NO_TABLE, as_table, concat
+from kvstore.core.blocks import NO_ROWS, NO_TABLE, as_table, concat
 from kvstore.core.config import StoreConfig
 from kvstore.core.memory import Memory
 from kvstore.core.sequences import Sequence
-from kvstore.core.types import GPU, EngineId, Number
+from kvstore.core.types import GPU, EngineId, Number, Rows
+from kvstore.core.wanted import Wanted
 
 __all__ = ["Admission", "Request", "Precedence"]
 
@@ -40,9 +41,15 @@ class Request(Struct, eq=False):
     fresh: int = 0
     # Finds the cached prefix that `held` may be, as the index is now.
     find: Callable[[], "array[int]"] | None = None
-    # Filled in by a grant: frames that those wait for who stand before, and the new blocks.
-    frames_ahead: int = 0
+    # Filled in by a grant: the new blocks; or what those want who stand between the one before who waits
+    # and this one, and did not ask just now: blocks that exist, and new ones.
     granted: "array[int]" = NO_TABLE
+    held_before: Rows = NO_ROWS
+    fresh_before: int = 0
+
+    @property
+    def rows(self) -> Rows:
+        return np.array(self.held, np.intp)
 
     def look_again(self) -> None:
         """A grant to another may have evicted what was found when this was planned."""
@@ -55,7 +62,10 @@ class Request(Struct, eq=False):
 class _Ticket(Struct):
     # Precedence, and a number within it.
     place: tuple[int, int]
-    frames: int
+    # Blocks as they were found when it asked, with what their numbers meant then, and new ones.
+    held: Rows
+    generations: Rows
+    fresh: int
     time_asked: float
 
 
@@ -75,19 +85,24 @@ class Admission:
         if not self._tickets and self._take(requests, spare=0):
             return []
         waiting: list[Request] = []
-        others = self._others(requests, time)
-        frames_ahead, passed = 0, 0
+        others, passed, named = self._others(requests, time), 0, 0
+        ahead = Wanted(self._memory.blocks)
         for request in sorted(requests, key=self._place):
+            known = passed
             while passed < len(others) and others[passed].place < self._place(request):
-                frames_ahead += others[passed].frames
                 passed += 1
+            if passed > known:
+                ahead.add(*self._wanted_by(others[known:passed]))
             request.look_again()
-            request.frames_ahead = frames_ahead
-            if self._may_fit(request) and self._take([request], frames_ahead):
+            if self._fits(request, ahead):
                 self.leave(request.sequence)
-            else:
-                frames_ahead += self._queue(request, time)
-                waiting.append(request)
+                continue
+            if passed > named:
+                request.held_before, request.fresh_before = self._wanted_by(others[named:passed])
+                named = passed
+            self._queue(request, time)
+            ahead.add(request.rows, request.fresh)
+            waiting.append(request)
         return waiting
 
     def _others(self, requests: list[Request], time: float) -> list[_Ticket]:
@@ -100,9 +115,22 @@ class Admission:
         ]
         return sorted(others, key=lambda ticket: ticket.place)
 
-    def _may_fit(self, request: Request) -> bool:
-        """False where those ahead wait for the whole pool: nothing has to be looked for then."""
-        return request.frames_ahead + request.fresh <= self._memory.pools[GPU].frame_count
+    def _wanted_by(self, tickets: list[_Ticket]) -> tuple[Rows, int]:
+        """Blocks that exist, and new ones: also for those that have gone since they were found."""
+        held = concat([ticket.held for ticket in tickets])
+        meant = concat([ticket.generations for ticket in tickets])
+        there = held[self._memory.blocks.generation[held] == meant]
+        return there, sum([ticket.fresh for ticket in tickets]) + held.size - there.size
+
+    def _fits(self, request: Request, ahead: Wanted) -> bool:
+        """Takes what is asked for if there is room beside what those wait for who stand before."""
+        if ahead.frames + request.fresh > self._memory.pools[GPU].frame_count:
+            # They wait for the whole pool: nothing has to be looked for.
+            return False
+        if not self._take([request], ahead.frames_beside(request.rows)):
+            return False
+        ahead.look_again()
+        return True
 
     def _take(self, requests: list[Request], spare: int) -> bool:
         held = concat([request.held for request in requests])
@@ -147,22 +175,16 @@ class Admission:
         ticket = self._tickets.get(request.sequence)
         return request.precedence, ticket.place[1] if ticket else self._last_number + 1
 
-    def _queue(self, request: Request, time: float) -> int:
-        """Keeps the request's place; returns the frames that it waits for."""
-        held = np.array(request.held, np.intp)
-        lacking = int((self._memory.blocks.frame[GPU][held] == NO_FRAME).sum())
-        precedence, number = self._place(request)
-        self._last_number = max(self._last_number, number)
-        frames = lacking + request.fresh
-        self._tickets[request.sequence] = _Ticket((precedence, number), frames, time)
-        return frames
+    def _queue(self, request: Request, time: float) -> None:
+        """Keeps the request's place, and what it waits for."""
+        place, rows = self._place(request), request.rows
+        self._last_number = max(self._last_number, place[1])
+        generations = self._memory.blocks.generation[rows].astype(np.intp)
+        self._tickets[request.sequence] = _Ticket(place, rows, generations, request.fresh, time)
 
-    def frames_short(self, request: Request, frames_held: int) -> int:
-        """Frames still lacking for this request when all that is in flight has ended.
+    def frames_short(self, wanted: Wanted, frames_held: int) -> int:
+        """Frames still lacking for what is wanted when all that is in flight has ended.
 
         `frames_held` are those that can't be had then (`Room.held_on_gpu`).
         """
-        mine = np.array(request.held, np.intp)
-        unheld = int((~self._memory.blocks.held(mine)).sum())
-        needed = request.fresh + unheld + request.frames_ahead
-        return max(0, needed - (self._memory.pools[GPU].frame_count - frames_held))
+        return max(0, wanted.frames - (self._memory.pools[GPU].frame_count - frames_held))

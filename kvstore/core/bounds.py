@@ -28,6 +28,8 @@ CHILDREN_MAX = 64
 FREED_MAX = 4096
 SESSION_BYTES_MAX = 256
 KEY_BYTES = 32
+# What stands on disk for the key above the first block of a chain.
+NO_PARENT = BlockKey(bytes(KEY_BYTES))
 # A week: what is to be kept for longer is asked for again.
 TTL_SECONDS_MAX = 7 * 86_400.0
 
@@ -85,14 +87,14 @@ def check_time_limit(seconds: float) -> None:
 
 
 def check_keys(keys: Many[BlockKey]) -> None:
-    if [*map(len, keys)].count(KEY_BYTES) == len(keys):
+    if [*map(len, keys)].count(KEY_BYTES) == len(keys) and NO_PARENT not in keys:
         return
-    index, key = next((i, key) for i, key in enumerate(keys) if len(key) != KEY_BYTES)
+    index, key = next((i, key) for i, key in enumerate(keys) if len(key) != KEY_BYTES or key == NO_PARENT)
     raise FieldInvalid(
-        f"{len(key)} bytes long",
+        "all zero" if key == NO_PARENT else f"{len(key)} bytes long",
         field=f"block_keys[{index}]",
         value=key.hex()[:64],
-        remedy=f"a block key is a digest of {KEY_BYTES} bytes",
+        remedy=f"a block key is a digest of {KEY_BYTES} bytes; nothing but zeros stands for none",
     )
 
 

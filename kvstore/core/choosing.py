@@ -9,7 +9,7 @@ from kvstore.core.config import StoreConfig
 from kvstore.core.lanes import Lane, Lanes
 from kvstore.core.late import LateFrames
 from kvstore.core.memory import Memory
-from kvstore.core.types import ASKED, COPY, CPU, DISK, GPU, LOAD, PREFETCH, READ, Tier
+from kvstore.core.types import ASKED, BACKGROUND, COPY, CPU, DISK, GPU, LOAD, NEEDED, PREFETCH, READ, Tier
 
 __all__ = ["Choosing"]
 
@@ -98,14 +98,18 @@ class Choosing:
         """Swapped sequences have their CPU frames already. Cached blocks get theirs as there is room:
         those on their way to disk wait for it, others are let go."""
         blocks = self._memory.blocks
-        blocks.queued[GPU][rows] = False
+        if lane.urgency is BACKGROUND:
+            blocks.queued[GPU][rows] = False
         rows = rows[blocks.valid[GPU][rows]]
         taken = blocks.frame[CPU][rows] != NO_FRAME
         begun = blocks.valid[CPU][rows] | (blocks.pins[CPU][rows] > 0)
         ready = blocks.indexed[rows] | blocks.offered[rows]
-        swapped = rows[taken & ~begun & ready]
+        swapped: Rows = rows[taken & ~begun & ready]
         # This copy is the one that was offered. A later swap of the same block has a fence of its own.
         blocks.offered[swapped] = False
+        if lane.urgency is NEEDED:
+            # Whose swap has come to nothing is cache at the most: it waits in the background, if at all.
+            return swapped
         cached = rows[~taken & blocks.indexed[rows] & ~blocks.valid[DISK][rows]]
         below = (blocks.frame[CPU] != NO_FRAME) | blocks.valid[DISK]
         cached = cached[self._parent_is(below, cached)]

@@ -14,7 +14,7 @@ from kvstore.core.blocks import NO_FRAME, Rows
 from kvstore.core.config import StoreConfig
 from kvstore.core.links import Links
 from kvstore.core.memory import Memory
-from kvstore.core.tree import with_ancestors
+from kvstore.core.tree import with_ancestors, with_descendants
 from kvstore.core.types import COPY, CPU, DISK, GPU, WRITE
 
 __all__ = ["Draining"]
@@ -36,12 +36,14 @@ class Draining:
     def end(self) -> None:
         """The next one is another."""
         self._asked = None
+        self._links.yielding.is_draining = False
 
     def write_down(self) -> None:
         """Nothing to do where there is no disk tier."""
         if not self._config.disk_frames:
             return
         blocks = self._memory.blocks
+        self._links.yielding.is_draining = True
         if self._asked is None:
             self._asked = np.zeros(blocks.capacity, np.int64)
         rows = self._worth_keeping(self._asked == blocks.generation + np.int64(1))[:ASKED_MAX]
@@ -55,7 +57,7 @@ class Draining:
         blocks, pool = self._memory.blocks, self._memory.pools[DISK]
         there = blocks.frame[DISK] != NO_FRAME
         # What was asked for and is wished for no more has been pushed out.
-        lacking = blocks.indexed & ~there & ~blocks.unwanted & ~(asked & ~blocks.to_disk)
+        lacking = self._keepable() & ~there & ~(asked & ~blocks.to_disk)
         # Lone sequences have negative numbers, and what nobody owns was found on disk once.
         wanted = np.zeros(blocks.capacity, np.bool_)
         wanted[with_ancestors(blocks, np.flatnonzero(lacking & (blocks.owner >= 0)))] = True
@@ -65,6 +67,15 @@ class Draining:
         room = max(0, pool.free_count - ours.size)
         return np.concatenate([ours, rest[:room]])
 
+    def _keepable(self) -> NDArray[np.bool_]:
+        """Whether each can be found and may be written: neither it nor what it hangs on is to go."""
+        blocks = self._memory.blocks
+        unwanted = np.flatnonzero(blocks.unwanted)
+        keepable = blocks.indexed & ~blocks.unwanted
+        if unwanted.size:
+            keepable[with_descendants(blocks, unwanted)] = False
+        return keepable
+
     def _heads_first(self, rows: Rows) -> Rows:
         order: Rows = rows[np.argsort(self._memory.blocks.depth[rows], kind="stable")]
         return order
@@ -72,8 +83,11 @@ class Draining:
     def report(self) -> DrainAnswer:
         """How far it is."""
         blocks = self._memory.blocks
-        left = blocks.indexed & ~blocks.valid[DISK] & ~blocks.unwanted
-        moving = blocks.queued[GPU] | blocks.queued[CPU]
+        left = self._keepable() & ~blocks.valid[DISK]
+        # What a swap is about to bring to the CPU tier goes on from there.
+        moving = (
+            blocks.queued[GPU] | blocks.queued[CPU] | ((blocks.frame[CPU] != NO_FRAME) & ~blocks.valid[CPU])
+        )
         for pins in blocks.pins:
             moving |= pins > 0
         return DrainAnswer(

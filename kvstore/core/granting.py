@@ -175,9 +175,6 @@ class Granting:
             each.outcome = LATER
         return late
 
-    def shortage(self, asked: Asked, frames_held: int) -> int:
-        return self._admission.frames_short(asked.request, frames_held) if asked.request else 0
-
     def apply(self, asked: list[Asked], tails: Tails) -> None:
         """Gives granted frames to their sequences."""
         arriving: list[Request] = []

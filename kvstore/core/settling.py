@@ -4,7 +4,7 @@ end, copies may begin. One pass over all fences that the completed step has pass
 
 import numpy as np
 
-from kvstore.core.blocks import Rows, concat
+from kvstore.core.blocks import NO_ROWS, Rows, concat
 from kvstore.core.committing import Committing
 from kvstore.core.config import StoreConfig
 from kvstore.core.engines import Engine, Publish, Release, SessionEnd, SwapOut, TurnEnd
@@ -50,7 +50,7 @@ class Settling:
             self._release(releases)
         for fence in passed:
             if isinstance(fence, TurnEnd):
-                self._sessions.keep(fence.domain, fence.session, fence.turn, fence.keys)
+                self._end_turn(fence)
             elif isinstance(fence, SessionEnd):
                 self._end_session(fence)
 
@@ -75,6 +75,19 @@ class Settling:
             self._links.ask_down(WRITE, rows[blocks.valid[CPU][rows]])
         # Copied down before they are evicted, so that eviction is a change of the table.
         self._links.ask_down(COPY, rows[~blocks.valid[DISK][rows]])
+
+    def _end_turn(self, end: TurnEnd) -> None:
+        """Of its chain another may have published blocks first, under the same keys: what the turn computed
+        went with its sequence, so these are the session's now, and are to outlive the service for it."""
+        self._sessions.keep(end.domain, end.session, end.turn, end.keys)
+        blocks = self._memory.blocks
+        rows = np.array(self._memory.prefix.find_prefix(end.domain, end.keys, {}), np.intp)
+        rows = rows[blocks.unwanted[rows] | ~blocks.to_disk[rows]] if self._config.disk_frames else NO_ROWS
+        if rows.size:
+            blocks.unwanted[rows] = False
+            blocks.reused[rows] = True
+            blocks.name_owner(rows, session_owner(end.domain, end.session))
+            self.retain(rows, Retention.SESSION)
 
     def _end_session(self, end: SessionEnd) -> None:
         self._sessions.end(end.domain, end.session)

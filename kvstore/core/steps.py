@@ -8,6 +8,7 @@ nothing here refuses.
 
 from typing import TypeVar
 
+from kvstore.core.admission import Admission
 from kvstore.core.answering import Answering
 from kvstore.core.answers import FrameCopy
 from kvstore.core.blocks import concat
@@ -42,6 +43,7 @@ from kvstore.core.sequences import Sequence
 from kvstore.core.settling import Settling
 from kvstore.core.tails import Tails
 from kvstore.core.types import DROPPED, LATER, OK, RESIDENT, RUNNING, Direction, StepNumber, domain_id
+from kvstore.core.wanted import Wanted
 
 __all__ = ["Steps"]
 
@@ -60,6 +62,7 @@ class Steps:
         settling: Settling,
         freeing: Freeing,
         leaving: Leaving,
+        admission: Admission,
         growing: Growing,
         granting: Granting,
         answering: Answering,
@@ -70,6 +73,7 @@ class Steps:
         self._settling = settling
         self._freeing = freeing
         self._leaving = leaving
+        self._admission = admission
         self._growing = growing
         self._granting = granting
         self._answering = answering
@@ -271,16 +275,22 @@ class Steps:
         if not waiting:
             return []
         moved: list[Sequence] = []
+        # As they stand in the queue: each wants its own beside what those before it want.
+        wanted = Wanted(self._memory.blocks)
         frames_held = self._memory.room.held_on_gpu()
         for each in waiting:
-            each.frames_short = self._granting.shortage(each, frames_held)
+            if each.request:
+                wanted.add(each.request.held_before, each.request.fresh_before)
+                wanted.add(each.request.rows, each.request.fresh)
+            each.frames_short = self._admission.frames_short(wanted, frames_held)
             if each.frames_short and self._leaving.idle:
                 relieved = self._leaving.relieve(each.frames_short, time)
                 for engine in dict.fromkeys(relieved.values()):
                     self._settling.settle(engine)
                 moved += relieved
+                wanted.look_again()
                 frames_held = self._memory.room.held_on_gpu()
-                each.frames_short = self._granting.shortage(each, frames_held)
+                each.frames_short = self._admission.frames_short(wanted, frames_held)
         return moved
 
 

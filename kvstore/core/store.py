@@ -100,6 +100,7 @@ class Store:
             settling,
             freeing,
             self.leaving,
+            self.admission,
             growing,
             granting,
             self._answering,

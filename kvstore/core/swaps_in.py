@@ -75,8 +75,6 @@ class SwapsIn:
 
     def finish(self, sequence: Sequence) -> None:
         """All loads have ended, or the copy that a cancelled swap-out had to wait for."""
-        """All loads have ended, or the copy that a cancelled swap-out had to wait for."""
-        """All loads have ended, or the copy that a cancelled swap-out had to wait for."""
         if sequence.cancelled:
             sequence.cancelled = False
             sequence.move(Move.LOADED)

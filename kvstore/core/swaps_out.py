@@ -76,8 +76,6 @@ class SwapsOut:
 
     def finish(self, sequence: Sequence) -> None:
         """All copies have ended: it gives its GPU frames up. If one has failed, it keeps nothing."""
-        """All copies have ended: it gives its GPU frames up. If one has failed, it keeps nothing."""
-        """All copies have ended: it gives its GPU frames up. If one has failed, it keeps nothing."""
         rows = np.array(sequence.rows, np.intp)
         failed = sequence.first_failed is not None
         sequence.move(Move.COPY_FAILED if failed else Move.COPIED)
@@ -106,8 +104,6 @@ class SwapsOut:
         self.take_back(sequence)
 
     def take_back(self, sequence: Sequence) -> None:
-        """It is as if it had never been on its way."""
-        """It is as if it had never been on its way."""
         """It is as if it had never been on its way."""
         blocks, rows = self._memory.blocks, np.array(sequence.rows, np.intp)
         blocks.take_back(rows)

@@ -16,8 +16,6 @@ class Waiting:
 
     def wait(self, sequence: Sequence, tier: Tier, rows: list[int]) -> None:
         """For these, and no others."""
-        """For these, and no others."""
-        """For these, and no others."""
         sequence.waits = len(rows)
         for row in rows:
             self._sequences.setdefault((tier, row), []).append(sequence)

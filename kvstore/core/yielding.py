@@ -3,7 +3,8 @@
 Background transfers are not begun while an asked-for load waits for its turn, nor writes and what is
 brought up ahead while somebody waits for GPU frames. One goes all the same after each wait of so long.
 Two kinds are not background any more: copies out of a GPU that somebody waits for frames of, and writes
-when the CPU tier is full of what has no other copy: eviction would lose it.
+when the CPU tier is full of what has no other copy: eviction would lose it. And before a restart nothing
+makes way: what is not written then is lost, and there may be no later.
 """
 
 from collections.abc import Callable
@@ -26,6 +27,8 @@ class Yielding:
         self._since: dict[tuple[object, Urgency], float] = {}
         # The CPU tier is above its high watermark, and has not been below the low one since.
         self.cpu_is_full = False
+        # All that is worth keeping is being written down, before a restart.
+        self.is_draining = False
 
     def transfers_max(self, lane: Lane, time: float) -> int:
         """How many transfers a lane of background work may begin now."""
@@ -49,6 +52,8 @@ class Yielding:
         return any(lane.rows for lane in self._asked)
 
     def _must_yield(self, lane: Lane, time: float) -> bool:
+        if self.is_draining and lane.urgency is BACKGROUND:
+            return False
         if lane is self._copies:
             return self.loads_wait and not self._is_waiting(time)
         if lane is self._writes and (self.cpu_is_full or self._copies.stalled):

@@ -6,7 +6,7 @@ from kvstore.core.admission import PATIENCE_SECONDS
 from kvstore.core.answers import StepAnswer
 from kvstore.core.calls import Step
 from kvstore.core.operations import AllocateResult
-from kvstore.core.types import Outcome, Pressure, SequenceState, StepNumber, Tier
+from kvstore.core.types import BlockKey, Outcome, Pressure, SequenceState, StepNumber, Tier
 from tests.core.caller import Caller, moves
 from tests.core.ops import allocate, commit, free, swap_in, swap_out
 from tests.core.world import World, keys_of, make_store, text
@@ -182,6 +182,19 @@ def test_small_ones_do_not_starve_a_large_one() -> None:
     assert caller.allocate(3, 32).outcome is Outcome.OK
 
 
+def test_nor_one_whose_prompt_is_cached_for_the_most_part() -> None:
+    """What is cached and lies on the GPU is as much part of what it waits for as what is lacking."""
+    caller = caller_of(gpu_frames=10)
+    tokens = text(1, 24)
+    caller.cache(tokens)
+    caller.allocate(1, 8)
+    assert caller.allocate(2, 36, keys_of(tokens)).outcome is Outcome.LATER, "9 frames, and 8 are to be had"
+    assert caller.allocate(3, 8).outcome is Outcome.LATER
+    caller.step(free(1), allocate(2, 36, keys_of(tokens)))
+    result = caller.allocate(2, 36)
+    assert (result.outcome, result.cached_tokens) == (Outcome.OK, 24)
+
+
 def test_growth_goes_before_what_waits_to_begin() -> None:
     caller = caller_of(gpu_frames=4)
     caller.allocate(1, 12)
@@ -317,6 +330,40 @@ def test_room_that_the_store_makes_by_dropping_another_engines_sequence_comes() 
     assert (result.outcome, result.frames_short) == (Outcome.LATER, 0)
     two.keep_alive()
     assert one.allocate(1, 16).outcome is Outcome.OK
+
+
+def caller_with_a_cached_prompt_below(rest: bool = False) -> tuple[Caller, tuple[BlockKey, ...]]:
+    """A pool of 10 frames of which a sequence has 5 (it may rest), and 6 cached blocks in the CPU tier."""
+    caller = caller_of(gpu_frames=10, cpu_frames=20)
+    tokens = text(1, 24)
+    caller.cache(tokens)
+    caller.world.drain()
+    caller.allocate(1, 40)
+    caller.step(free(1))
+    caller.allocate(2, 12 if rest else 20)
+    if rest:
+        caller.allocate(3, 8)
+        caller.rest(2, 12)
+        caller.rest(3, 8)
+    caller.step()
+    return caller, keys_of(tokens)
+
+
+def test_blocks_that_two_prompts_of_a_step_share_are_short_once() -> None:
+    """6 + 1 of the 10 frames for the first and one more for the second, and 5 are taken."""
+    caller, keys = caller_with_a_cached_prompt_below()
+    first, second = caller.step(*(allocate(i, 28, keys) for i in (11, 12))).results
+    assert isinstance(first, AllocateResult)
+    assert isinstance(second, AllocateResult)
+    assert (first.frames_short, second.frames_short) == (2, 3)
+
+
+def test_for_blocks_that_are_shared_nobody_is_moved_twice() -> None:
+    """Two frames are short, whoever asks: the sequence of three makes room for both."""
+    caller, keys = caller_with_a_cached_prompt_below(rest=True)
+    answer = caller.step(*(allocate(i, 28, keys) for i in (11, 12)))
+    assert outcomes(answer) == [Outcome.LATER, Outcome.LATER]
+    assert [move.sequence for move in moves(answer.notices)] == [2]
 
 
 # ------------------------------------------------------- what the store moves by itself

@@ -20,6 +20,8 @@ from tests.core.world import World, keys_of, make_store, text
 KEYS = keys_of(text(1, 16))
 OTHER_KEYS = keys_of(text(2, 20))
 SHORT = BlockKey(b"short")
+# On disk it stands for none.
+ZERO = BlockKey(bytes(32))
 
 # In a world where sequence 1 has 10 tokens, of which one block is committed, and 5 is on its way in.
 REFUSALS: dict[str, tuple[tuple[Operation, ...], type[KVStoreError], str]] = {
@@ -28,6 +30,7 @@ REFUSALS: dict[str, tuple[tuple[Operation, ...], type[KVStoreError], str]] = {
     "too many tokens": ((allocate(7, (1 << 24) + 1),), FieldInvalid, "allocate.token_count"),
     "more keys than full blocks": ((allocate(7, 7, KEYS[:2]),), FieldInvalid, "allocate.block_keys"),
     "key of a wrong length": ((allocate(7, 8, (KEYS[0], SHORT)),), FieldInvalid, "allocate.block_keys[1]"),
+    "key of nothing but zeros": ((allocate(7, 8, (KEYS[0], ZERO)),), FieldInvalid, "allocate.block_keys[1]"),
     "more known blocks than blocks": ((allocate(1, 10, known_blocks=4),), FieldInvalid, "known_blocks"),
     "session too long": ((allocate(7, 4, session="é" * 129),), FieldInvalid, "allocate.session"),
     "tenant not allowed": ((allocate(7, 4, tenant="c"),), TenantRefused, "allocate.tenant"),
@@ -51,6 +54,7 @@ REFUSALS: dict[str, tuple[tuple[Operation, ...], type[KVStoreError], str]] = {
     "commit of a part-filled block": ((commit(1, KEYS[:3]),), FieldInvalid, "commit.block_keys"),
     "commit under another key": ((commit(1, OTHER_KEYS[:2]),), FieldInvalid, "commit.block_keys"),
     "commit with a short key": ((commit(1, (SHORT,), 1),), FieldInvalid, "commit.block_keys[0]"),
+    "commit with a key of zeros": ((commit(1, (ZERO,), 1),), FieldInvalid, "commit.block_keys[0]"),
     "commit into what is loading": ((commit(5, OTHER_KEYS),), FieldInvalid, "commit.sequence"),
     "fork of an unknown sequence": ((fork(9, 10),), SequenceUnknown, "fork.parent"),
     "fork of itself": ((fork(1, 8, 1),), FieldInvalid, "fork.children"),

@@ -6,9 +6,9 @@ from kvstore.core import draining
 from kvstore.core.answers import DrainAnswer, SequenceAnswer
 from kvstore.core.calls import Drain, GetSequence
 from kvstore.core.errors import Draining, SequenceUnknown
-from kvstore.core.types import Activity, Outcome, SequenceId, SequenceState, Tier
+from kvstore.core.types import Activity, Outcome, Retention, SequenceId, SequenceState, Tier
 from tests.core.caller import Caller
-from tests.core.ops import commit, end_session, fork, free, swap_in
+from tests.core.ops import allocate, commit, end_session, fork, free, swap_in, swap_out
 from tests.core.world import World, keys_of, make_store, text
 
 TOKENS = text(1, 16)
@@ -227,6 +227,46 @@ def test_writes_that_fail_are_asked_for_again_by_the_next() -> None:
     answer = drain(world)
     assert (answer.blocks_left, answer.blocks_moving, answer.blocks_stored) == (4, 4, 0)
     assert drained(world).blocks_left == 0
+
+
+def test_it_makes_way_for_nobody_and_neither_does_the_next() -> None:
+    """Somebody waits for GPU frames, so in the background nothing would be written for a second: for as long
+    as a drain looks on. It is cancelled and asked for again, and no time passes."""
+    caller = caller_of()
+    caller.cache(TOKENS, session="s")
+    caller.allocate(1, 48)
+    assert caller.allocate(2, 40).outcome is Outcome.LATER
+    world = caller.world
+    world.drain()
+    assert on_disk(caller, TOKENS) == 0
+    for _ in range(2):
+        drain(world)
+        drain(world, on=False)
+    drain(world)
+    world.drain()
+    assert on_disk(caller, TOKENS) == 4
+
+
+def test_what_hangs_on_what_is_to_go_is_not_waited_for() -> None:
+    """Two compute the same head at once; the one whose it is has discarded it, the other goes on."""
+    caller = caller_of()
+    tokens = text(1, 12)
+    caller.step(allocate(1, 8), allocate(2, 12))
+    caller.step(commit(1, keys_of(tokens)[:2]), commit(2, keys_of(tokens)))
+    caller.step(free(1, retention=Retention.DISCARD))
+    caller.step()
+    answer = drain(caller.world)
+    assert (answer.blocks_left, answer.blocks_moving) == (0, 0)
+
+
+def test_what_a_swap_is_bringing_down_is_waited_for() -> None:
+    caller = caller_of()
+    caller.begin(1, TOKENS, session="s")
+    caller.step(completed=caller.step_number)
+    caller.step(swap_out(1, 16), completed=caller.step_number - 1)
+    assert drain(caller.world).blocks_moving == 4
+    caller.keep_alive()
+    assert drained(caller.world).blocks_left == 0
 
 
 # ------------------------------------------------------------------------- GetSequence

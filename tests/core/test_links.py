@@ -174,6 +174,28 @@ def test_copies_that_somebody_waits_for_room_of_don_t_make_way() -> None:
 # -------------------------------------------------------------------------- what is shed
 
 
+def test_a_swap_that_came_to_nothing_is_cache_and_waits_in_the_background() -> None:
+    """Its engine leaves while the copies wait: they go as what a turn leaves, when there is room."""
+    caller = caller_of(cpu_frames=8, transfer_blocks_max=1, transfers_per_link_max=1)
+    other = Caller(caller.world, 2)
+    other.begin(1, text(2, 8))
+    caller.begin(1, text(1, 16), session="a")
+    caller.step(swap_out(1, 16), completed=caller.step_number - 1)
+    caller.detach()
+    other.step(swap_out(1, 8))
+    assert other.state(1) is SequenceState.SWAPPING_OUT
+    first, second = caller.world.moving(*COPY)
+    caller.world.end(first)
+    caller.world.end(second)
+    # The other holds two frames, and two are kept for passage and two in use.
+    lanes = waiting(caller, COPY, Urgency.NEEDED), waiting(caller, COPY, Urgency.BACKGROUND)
+    assert lanes == (0, 2)
+    other.step(free(1))
+    other.step()
+    caller.world.drain()
+    assert caller.world.store.usage().tiers[Tier.DISK].blocks_moved_in == 4
+
+
 def test_what_a_full_queue_can_not_take_is_shed_and_counted() -> None:
     caller = caller_of(queue_blocks_max=5, transfer_blocks_max=1, transfers_per_link_max=1)
     caller.cache(text(1, 32))

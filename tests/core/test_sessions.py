@@ -8,7 +8,7 @@ from kvstore.core.operations import EndSession
 from kvstore.core.sessions import Session
 from kvstore.core.types import BlockKey, NamespaceId, Retention, StoredSession, TenantId, domain_id
 from tests.core.caller import Caller
-from tests.core.ops import free
+from tests.core.ops import commit, free
 from tests.core.world import World, keys_of, make_store, stored_keys, text
 
 DOMAIN = domain_id(NamespaceId(1), TenantId(1))
@@ -128,6 +128,26 @@ def test_what_two_sessions_share_is_neithers_own_after_a_restart() -> None:
     caller.step(EndSession(session="one"))
     assert caller.lookup(keys_of((*prompt, *text(11, 8)))).blocks_cached == 2
     assert caller.lookup(keys_of((*prompt, *text(12, 8)))).blocks_cached == 4
+
+
+@pytest.mark.parametrize("retention", [Retention.CACHE, Retention.DISCARD])
+def test_a_turn_is_kept_also_where_another_has_published_its_blocks_first(retention: Retention) -> None:
+    """Two compute the same prompt at once, as chats with one system prompt do: what is kept of the second is
+    the first one's blocks, which nobody else wants on disk, and its own behind them."""
+    world = make_world()
+    caller, tokens = Caller(world), text(1, 16)
+    keys = keys_of(tokens)
+    for sequence, session in ((1, ""), (2, "chat")):
+        caller.allocate(sequence, 16, session=session)
+        caller.write(caller.table(sequence), tokens)
+    caller.step(commit(1, keys[:3]), commit(2, keys))
+    caller.step(free(1, retention=retention), free(2))
+    caller.step()
+    for _ in range(3):
+        world.drain()
+        world.tick(1.1)
+    world.restart(make_store(gpu_frames=16, cpu_frames=16, disk_frames=32))
+    assert Caller(world, 2).lookup(keys).blocks_cached == 4
 
 
 def test_what_another_session_ends_with_is_not_ones_own_after_a_restart() -> None:

@@ -30,8 +30,8 @@ def blocks_of(run: Fuzz) -> dict[BlockKey, Content]:
 
 
 def settle(run: Fuzz) -> None:
-    """All that is in flight ends."""
-    for engine in run.engines.values():
+    """All that is in flight ends: also the work that an engine left on its stream which died since."""
+    for engine in [*run.engines.values(), *run.leaving]:
         engine.run_work(engine.step)
     run.world.drain()
 
