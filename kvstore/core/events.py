@@ -19,6 +19,7 @@ from kvstore.core.calls import (
     Lookup,
     Prefetch,
     Retain,
+    SetCosts,
     SetLimits,
     Single,
     Step,
@@ -132,4 +133,5 @@ Event = (
     | BlocksFound
     | BlocksLost
     | SetLimits
+    | SetCosts
 )
