@@ -21,7 +21,7 @@ from engine.model import Llama
 from engine.requests import Request, Stream, Work
 from engine.sampling import greedy
 from engine.scheduler import Scheduler
-from kvstore.client import Client, Layout, ServiceLost
+from kvstore.client import Client, Layout, ServiceLost, operations
 from kvstore.v1 import kvstore_pb2 as pb
 
 __all__ = ["BUILD", "Engine", "EngineError"]
@@ -70,6 +70,8 @@ class Engine:
         )
         self._pool = torch.empty(0)
         self._news: list[Stream] = []
+        # Of the last step's work, to be told with the next one; none after a loss.
+        self._timings: list[pb.StepTiming] = []
         self._attach()
 
     @property
@@ -129,6 +131,7 @@ class Engine:
         """Attaches, also after a loss. The old pool is let go first, or its memory would stay taken."""
         self._pool = torch.empty(0)
         self._scheduler.start_over()
+        self._timings = []
         if self._digests is not None:
             self._digests.forget_tails()
         deadline = time.monotonic() + self._attach_seconds
@@ -150,26 +153,27 @@ class Engine:
     # ---------------------------------------------------------------- what the store is told
 
     def _exchange(self) -> None:
-        operations = self._scheduler.operations(self._client.tables)
-        self._note_journeys(operations)
-        response = self._client.step(operations)
+        asked = self._scheduler.operations(self._client.tables)
+        self._note_journeys(asked)
+        response = self._client.step(asked, timings=self._timings)
+        self._timings = []
         if response.copies:
             memory = self._memory
             memory[[copy.target for copy in response.copies]] = memory[
                 [copy.source for copy in response.copies]
             ]
-        self._receive(self._scheduler.take(operations, response))
+        self._receive(self._scheduler.take(asked, response))
 
     def _wait(self) -> None:
         events = self._client.wait_events(WAIT_SECONDS)
         self._receive(self._scheduler.take_events(events))
 
-    def _note_journeys(self, operations: Sequence[pb.Operation]) -> None:
+    def _note_journeys(self, asked: Sequence[pb.Operation]) -> None:
         """Digests of blocks that this step gives into the store's hands."""
         if self._digests is None:
             return
         tables, memory = self._client.tables, self._memory
-        for operation in operations:
+        for operation in asked:
             kind = operation.WhichOneof("kind")
             if kind == "commit":
                 commit = operation.commit
@@ -199,8 +203,10 @@ class Engine:
 
     def _run(self, work: Work) -> None:
         """One forward pass; streams that have been fed all their tokens get the next one."""
+        begin = time.perf_counter()
         batch = self._prefill(work) if work.token_count > 1 else self._decode(work)
         choices = greedy(self._model.forward(batch, self._pool))
+        self._note_timing(work, time.perf_counter() - begin)
         for stream, choice in zip(work.streams, choices, strict=True):
             stream.computed += work.token_count
             if stream.tokens_pending:
@@ -209,6 +215,19 @@ class Engine:
             self._news.append(stream)
             if stream.is_done:
                 self._scheduler.end(stream)
+
+    def _note_timing(self, work: Work, seconds: float) -> None:
+        """What the service learns its costs from. The work was that of the step sent last."""
+        computed = [stream.computed for stream in work.streams]
+        if work.token_count > 1:
+            timing = operations.timing(
+                self._client.next_step - 1, seconds, prefilled=[(each, work.token_count) for each in computed]
+            )
+        else:
+            timing = operations.timing(
+                self._client.next_step - 1, seconds, decoded=[each + 1 for each in computed]
+            )
+        self._timings = [timing]
 
     def _prefill(self, work: Work) -> Batch:
         [stream] = work.streams

@@ -43,8 +43,16 @@ def serve(
     ] = None,
     lease: Annotated[float, typer.Option(help="Seconds until a silent engine counts as dead.")] = 10.0,
     engines_max: Annotated[int, typer.Option(help="Engines attached at once.")] = 64,
+    swap_policy: Annotated[
+        str,
+        typer.Option(help="What decides between drop and swap: cost (of prefill and links), or length."),
+    ] = "cost",
     drop_tokens_max: Annotated[
-        int, typer.Option(help="Sequences up to this length are computed again rather than swapped.")
+        int,
+        typer.Option(
+            help="Sequences up to this length are computed again rather than swapped, with --swap-policy "
+            "length and as long as costs are not known."
+        ),
     ] = 64,
     retain_bytes: Annotated[
         str, typer.Option(help="The most that each tenant may have retained: 2GiB, or a share of all tiers.")
@@ -100,6 +108,7 @@ def serve(
         tenants=tenant or (),
         lease=lease,
         engines_max=engines_max,
+        swap_policy=swap_policy,
         drop_tokens_max=drop_tokens_max,
         retain_bytes=retain_bytes,
         high_watermark=high_watermark,

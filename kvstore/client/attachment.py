@@ -56,11 +56,20 @@ class Attachment:
     def is_lost(self) -> bool:
         return self._lost.is_set()
 
-    def start_step(self, operations: Sequence[pb.Operation], completed_step: int) -> "PendingStep":
+    def start_step(
+        self,
+        operations: Sequence[pb.Operation],
+        completed_step: int,
+        timings: Sequence[pb.StepTiming] = (),
+    ) -> "PendingStep":
         """Sends it, and does not wait for the answer."""
         self._check_none_pending()
         request = pb.StepRequest(
-            engine=self.engine, step=self.next_step, completed_step=completed_step, operations=operations
+            engine=self.engine,
+            step=self.next_step,
+            completed_step=completed_step,
+            operations=operations,
+            timings=timings,
         )
         self._pending = PendingStep(self, request)
         self._pending.started = self._steps.start(request)

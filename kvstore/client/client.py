@@ -110,21 +110,32 @@ class Client:
     def next_step(self) -> int:
         return self._attached().next_step
 
-    def start_step(self, operations: Sequence[pb.Operation], *, completed_step: int) -> PendingStep:
+    def start_step(
+        self,
+        operations: Sequence[pb.Operation],
+        *,
+        completed_step: int,
+        timings: Sequence[pb.StepTiming] = (),
+    ) -> PendingStep:
         """Sends the next step while the work of the one before is on the GPU.
 
         `completed_step` is the last step whose work has ended: two below this one when sent one step ahead.
+        `timings`: of completed steps, each told once (`operations.timing`): what drop or swap is decided by.
         """
-        return self._attached().start_step(operations, completed_step)
+        return self._attached().start_step(operations, completed_step, timings)
 
     def step(
-        self, operations: Sequence[pb.Operation], *, completed_step: int | None = None
+        self,
+        operations: Sequence[pb.Operation],
+        *,
+        completed_step: int | None = None,
+        timings: Sequence[pb.StepTiming] = (),
     ) -> pb.StepResponse:
         """`completed_step` None: all steps before this one have completed."""
         attachment = self._attached()
         if completed_step is None:
             completed_step = attachment.next_step - 1
-        return attachment.start_step(operations, completed_step).result()
+        return attachment.start_step(operations, completed_step, timings).result()
 
     def wait_events(self, seconds: float, *, completed_step: int | None = None) -> list[pb.Event]:
         """Waits for events not told yet; may come back early with none.

@@ -16,6 +16,7 @@ __all__ = [
     "grow",
     "swap_in",
     "swap_out",
+    "timing",
     "update_activity",
 ]
 
@@ -115,6 +116,29 @@ def update_activity(
 
 def end_session(session: str, tenant: str = "") -> pb.Operation:
     return pb.Operation(end_session=pb.EndSessionRequest(session=session, tenant=tenant))
+
+
+def timing(
+    step: int,
+    seconds: float,
+    *,
+    prefilled: Sequence[tuple[int, int]] = (),
+    decoded: Sequence[int] = (),
+) -> pb.StepTiming:
+    """How long a step's work took, to be told with a later one.
+
+    `prefilled`: of each piece how many tokens stood before it, and how many it had; `decoded`: of each
+    sequence that got one token, the length of its context.
+    """
+    return pb.StepTiming(
+        step=step,
+        prefill_tokens=sum(count for _, count in prefilled),
+        prefill_context=sum(before * count + count * count // 2 for before, count in prefilled),
+        decode_sequences=len(decoded),
+        decode_context=sum(decoded),
+        # What took less than a clock can tell still took something.
+        elapsed=duration(max(seconds, 1e-6)),
+    )
 
 
 def duration(seconds: float) -> duration_pb2.Duration:

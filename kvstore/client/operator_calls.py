@@ -72,6 +72,21 @@ class OperatorCalls:
         """Sets limits of links and watermarks of tiers; what is absent stays. Returns all that hold."""
         return self._call(self._service.stub.UpdateLimits, pb.UpdateLimitsRequest(limits=limits))
 
+    def list_decisions(
+        self, *, session: str = "", engine: str = "", sequence: int = 0, kind: str = ""
+    ) -> Iterator[pb.Decision]:
+        """What was decided lately, the latest first: all that is named must hold. Asked for page by page."""
+        token = ""
+        while True:
+            request = pb.ListDecisionsRequest(
+                session=session, engine=engine, sequence=sequence, kind=kind, page_token=token
+            )
+            response = self._call(self._service.stub.ListDecisions, request)
+            yield from response.decisions
+            token = response.next_page_token
+            if not token:
+                return
+
     def drain(self, seconds: float, *, cancel: bool = False, stop: bool = False) -> pb.DrainResponse:
         """Before a restart: see Drain in the contract. Waits for so long at most."""
         request = pb.DrainRequest(timeout=duration(seconds), cancel=cancel, stop=stop)

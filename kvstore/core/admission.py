@@ -16,6 +16,7 @@ from msgspec import Struct
 from kvstore.core.blocks import NO_ROWS, NO_TABLE, as_table, concat
 from kvstore.core.config import StoreConfig
 from kvstore.core.memory import Memory
+from kvstore.core.ports import Verdict
 from kvstore.core.sequences import Sequence
 from kvstore.core.types import GPU, EngineId, Number, Rows
 from kvstore.core.wanted import Wanted
@@ -39,8 +40,9 @@ class Request(Struct, eq=False):
     precedence: Precedence
     held: "array[int]" = NO_TABLE
     fresh: int = 0
-    # Finds the cached prefix that `held` may be, as the index is now.
-    find: Callable[[], "array[int]"] | None = None
+    # Finds the cached prefix that `held` may be, as the index is now, and how much of it is worth having.
+    find: Callable[[], "tuple[array[int], Verdict | None]"] | None = None
+    verdict: Verdict | None = None
     # Filled in by a grant: the new blocks; or what those want who stand between the one before who waits
     # and this one, and did not ask just now: blocks that exist, and new ones.
     granted: "array[int]" = NO_TABLE
@@ -55,7 +57,7 @@ class Request(Struct, eq=False):
         """A grant to another may have evicted what was found when this was planned."""
         if self.find:
             blocks = len(self.held) + self.fresh
-            self.held = self.find()
+            self.held, self.verdict = self.find()
             self.fresh = blocks - len(self.held)
 
 

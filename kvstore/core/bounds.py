@@ -3,11 +3,12 @@
 Raises the refusal, with the field's name, or returns.
 """
 
+import math
 from collections.abc import Sequence as Many
 
-from kvstore.core.calls import Prefetch, Retain
+from kvstore.core.calls import Prefetch, Retain, SetCosts, Step
 from kvstore.core.config import StoreConfig
-from kvstore.core.errors import FieldInvalid, TenantRefused
+from kvstore.core.errors import FieldInvalid, TenantRefused, check
 from kvstore.core.types import CPU, GPU, BlockKey, StepNumber, Tier
 
 __all__ = [
@@ -17,11 +18,13 @@ __all__ = [
     "at_most",
     "check_chain",
     "check_completed",
+    "check_costs",
     "check_keys",
     "check_session",
     "check_target",
     "check_tenant",
     "check_time_limit",
+    "check_timings",
 ]
 
 CHILDREN_MAX = 64
@@ -32,6 +35,9 @@ KEY_BYTES = 32
 NO_PARENT = BlockKey(bytes(KEY_BYTES))
 # A week: what is to be kept for longer is asked for again.
 TTL_SECONDS_MAX = 7 * 86_400.0
+TIMINGS_MAX = 64
+# A microsecond is what a Duration rounds to on its way here.
+LEAST_SECONDS, STEP_SECONDS_MAX = 1e-6, 3_600.0
 
 
 def check_completed(completed_step: StepNumber, oldest: StepNumber, newest: StepNumber) -> None:
@@ -84,6 +90,39 @@ def check_time_limit(seconds: float) -> None:
     if not 0 < seconds <= TTL_SECONDS_MAX:
         remedy = f"above 0 and at most {TTL_SECONDS_MAX:g} seconds"
         raise FieldInvalid("out of bounds", field="ttl", value=f"{seconds:g}s", remedy=remedy)
+
+
+def check_timings(config: StoreConfig, event: Step) -> None:
+    """What no step can have taken, or done, would spoil what is learnt from all others."""
+    at_most("timings", len(event.timings), TIMINGS_MAX)
+    for index, timing in enumerate(event.timings):
+        prefilled, context = timing.prefill_tokens, timing.prefill_context
+        decoded, read = timing.decode_sequences, timing.decode_context
+        most = config.tokens_max
+        for name, value, low, high in (
+            ("step", timing.step, 1, event.completed_step),
+            ("elapsed", timing.elapsed_seconds, LEAST_SECONDS, STEP_SECONDS_MAX),
+            ("prefill_tokens", prefilled, 0, most),
+            ("prefill_context", context, prefilled // 2, prefilled * most),
+            ("decode_sequences", decoded, 0, config.sequences_max),
+            ("decode_context", read, decoded, decoded * most),
+        ):
+            # NaN is in no order with anything, so it fails here too.
+            if not low <= value <= high:
+                raise FieldInvalid(
+                    "not what a step can be",
+                    field=f"timings[{index}].{name}",
+                    value=value,
+                    remedy=f"{low:g} to {high:g}, or leave the step's timing out",
+                )
+
+
+def check_costs(event: SetCosts) -> None:
+    """From the service itself: anything else is a bug."""
+    check(event.block_bytes > 0, f"blocks of {event.block_bytes} bytes")
+    for link in event.links:
+        sound = 0 < link.bytes_per_second < math.inf and 0 <= link.fixed_seconds < math.inf
+        check(sound, f"a link that costs {link.fixed_seconds} s and {link.bytes_per_second} bytes a second")
 
 
 def check_keys(keys: Many[BlockKey]) -> None:

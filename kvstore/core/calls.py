@@ -7,10 +7,12 @@ from kvstore.core.types import (
     BlockKey,
     EngineId,
     ForgetId,
+    LinkCost,
     NamespaceId,
     Revision,
     SequenceId,
     StepNumber,
+    StepTiming,
     Tier,
     Watermarks,
     WriterId,
@@ -27,6 +29,7 @@ __all__ = [
     "Lookup",
     "Prefetch",
     "Retain",
+    "SetCosts",
     "SetLimits",
     "Single",
     "Step",
@@ -71,6 +74,8 @@ class Step(Struct, frozen=True, kw_only=True, gc=False):
     step: StepNumber
     completed_step: StepNumber
     operations: tuple[Operation, ...]
+    # Of steps that have completed, each told once.
+    timings: tuple[StepTiming, ...] = ()
 
 
 class Single(Struct, frozen=True, kw_only=True, gc=False):
@@ -169,3 +174,14 @@ class SetLimits(Struct, frozen=True, kw_only=True, gc=False):
 
     time: float
     watermarks: tuple[Watermarks, ...]
+
+
+class SetCosts(Struct, frozen=True, kw_only=True, gc=False):
+    """What the links can do now, all that is known: told at the start, and when it has changed.
+
+    `block_bytes`: of a block, all ranks together.
+    """
+
+    time: float
+    block_bytes: int
+    links: tuple[LinkCost, ...]

@@ -6,6 +6,7 @@ from numpy.typing import NDArray
 from kvstore.core.ahead import Ahead
 from kvstore.core.blocks import NO_FRAME, NO_ROW, NO_ROWS, Rows
 from kvstore.core.config import StoreConfig
+from kvstore.core.decisions import OWNERS_MAX
 from kvstore.core.lanes import Lane, Lanes
 from kvstore.core.late import LateFrames
 from kvstore.core.memory import Memory
@@ -147,6 +148,14 @@ class Choosing:
         blocks.unpin(DISK, parents)
         # Asked for again when the disk is looked after (`writing.py`).
         self._memory.blocks_shed[DISK] += rows.size - fitting.size
+        if fitting.size < rows.size:
+            self._memory.decisions.note_lot(
+                "admit",
+                "shed",
+                "no room on disk: all that is there is in use, or hung on",
+                blocks.owner[rows[fitting.size :][:OWNERS_MAX]],
+                (("blocks_taken", float(fitting.size)), ("blocks_shed", float(rows.size - fitting.size))),
+            )
         return fitting
 
     def _take_frames(self, tier: Tier, rows: Rows, spare: int = 0, *, in_background: bool = False) -> Rows:

@@ -21,6 +21,7 @@ from kvstore.core.calls import (
     Lookup,
     Prefetch,
     Retain,
+    SetCosts,
     SetLimits,
     Single,
     Step,
@@ -135,4 +136,5 @@ Event = (
     | BlocksFound
     | BlocksLost
     | SetLimits
+    | SetCosts
 )

@@ -6,7 +6,7 @@ An engine numbers its steps, or leaves that to the store and makes unary calls, 
 from collections.abc import Callable
 
 from kvstore.core.answers import StepAnswer
-from kvstore.core.bounds import check_completed
+from kvstore.core.bounds import check_completed, check_timings
 from kvstore.core.calls import Single, Step
 from kvstore.core.checking import check_operations
 from kvstore.core.config import StoreConfig
@@ -15,6 +15,7 @@ from kvstore.core.errors import StepChanged, StepGap, StepMixed
 from kvstore.core.membership import Membership
 from kvstore.core.news import News
 from kvstore.core.phases import Phases
+from kvstore.core.ports import SwapPolicy
 from kvstore.core.sequences import Sequence
 from kvstore.core.steps import Steps
 from kvstore.core.types import StepNumber
@@ -31,12 +32,15 @@ class ExactlyOnce:
         membership: Membership,
         steps: Steps,
         news: News,
+        policy: SwapPolicy,
         moved: Callable[[Sequence], None],
     ) -> None:
         self._config = config
         self._membership = membership
         self._steps = steps
         self._news = news
+        # Told how long steps took.
+        self._policy = policy
         # Told each sequence that the store has moved to make room.
         self._moved = moved
 
@@ -49,8 +53,8 @@ class ExactlyOnce:
                 "this engine makes unary calls", field="step", value=event.step, remedy="use one style only"
             )
         if isinstance(last, Step) and engine.last_answer and event.step == engine.last_step:
-            asked_before = (last.operations, last.completed_step)
-            if (event.operations, event.completed_step) != asked_before:
+            asked_before = (last.operations, last.completed_step, last.timings)
+            if (event.operations, event.completed_step, event.timings) != asked_before:
                 raise StepChanged(
                     "the step was taken already, with other content",
                     field="step",
@@ -66,6 +70,8 @@ class ExactlyOnce:
                 remedy=f"the next one is {engine.last_step + 1}",
             )
         check_completed(event.completed_step, engine.completed_step, StepNumber(event.step - 1))
+        if event.timings:
+            check_timings(self._config, event)
         return self._take(engine, event, event.step, event.completed_step)
 
     def take_single(self, event: Single) -> StepAnswer:
@@ -83,6 +89,8 @@ class ExactlyOnce:
         phases = Phases(event.operations if isinstance(event, Step) else (event.operation,))
         check_operations(self._config, engine, phases)
         engine.last_step, engine.last_event = step, event
+        if isinstance(event, Step) and event.timings:
+            self._policy.note_timings(event.timings, event.time)
         results, copies, moved = self._steps.apply(engine, step, completed, phases, event.time)
         for sequence in moved:
             self._moved(sequence)

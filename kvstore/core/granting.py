@@ -14,6 +14,8 @@ from kvstore.core.engines import Engine
 from kvstore.core.leaving import Leaving
 from kvstore.core.memory import Memory
 from kvstore.core.operations import Allocate
+from kvstore.core.ports import Verdict
+from kvstore.core.returning import Returning
 from kvstore.core.sequences import Sequence, session_owner
 from kvstore.core.swaps import Swaps
 from kvstore.core.swaps_in import Arrival
@@ -59,13 +61,20 @@ class Granting:
     """Plans what sequences need, has it granted, and gives it to them."""
 
     def __init__(
-        self, config: StoreConfig, memory: Memory, swaps: Swaps, admission: Admission, leaving: Leaving
+        self,
+        config: StoreConfig,
+        memory: Memory,
+        swaps: Swaps,
+        admission: Admission,
+        leaving: Leaving,
+        returning: Returning,
     ) -> None:
         self._config = config
         self._memory = memory
         self._swaps = swaps
         self._admission = admission
         self._leaving = leaving
+        self._returning = returning
         self._lone_sequences = 0
         # Sequences that got their first frames with this event.
         self.admitted: list[Admitted] = []
@@ -108,9 +117,7 @@ class Granting:
         if sequence.state in _COMING:
             asked.outcome = OK
         elif sequence.state is SWAPPED:
-            room = blocks_for_tokens(sequence.token_count, self._config.block_tokens)
-            fresh = room - len(sequence.rows)
-            asked.request = Request(sequence, Precedence.RETURN, held=sequence.rows, fresh=fresh)
+            asked.request = self._plan_return(sequence)
         else:
             asked.request = self._plan_prefix(engine, sequence, Precedence.RETURN)
         return asked
@@ -132,6 +139,7 @@ class Granting:
             token_count=operation.token_count,
         )
         engine.sequences[operation.sequence] = sequence
+        self._memory.decisions.domains.add(domain)
         return sequence
 
     def _plan_growth(self, sequence: Sequence, token_count: int) -> Request | None:
@@ -142,6 +150,13 @@ class Granting:
             fresh = max(fresh, 0) + 1
         return Request(sequence, Precedence.GROW, fresh=fresh) if fresh > 0 else None
 
+    def _plan_return(self, sequence: Sequence) -> Request:
+        """As much of a swapped sequence as is worth loading, and new blocks behind it."""
+        room = blocks_for_tokens(sequence.token_count, self._config.block_tokens)
+        verdict = self._returning.weigh(sequence.rows, sequence.filled_tokens)
+        held = sequence.rows if verdict is None else sequence.rows[: verdict.blocks]
+        return Request(sequence, Precedence.RETURN, held=held, fresh=room - len(held), verdict=verdict)
+
     def _plan_prefix(self, engine: Engine, sequence: Sequence, precedence: Precedence) -> Request:
         """The cached prefix and new blocks behind it. At least one token is always computed."""
         size = self._config.block_tokens
@@ -149,8 +164,10 @@ class Granting:
         pending = engine.pending.get(sequence.domain, {})
         keys = sequence.keys[:usable]
 
-        def find() -> "array[int]":
-            return self._memory.prefix.find_prefix(sequence.domain, keys, pending)
+        def find() -> "tuple[array[int], Verdict | None]":
+            found = self._memory.prefix.find_prefix(sequence.domain, keys, pending)
+            verdict = self._returning.weigh(found, len(found) * size)
+            return (found, None) if verdict is None else (found[: verdict.blocks], verdict)
 
         request = Request(
             sequence, precedence, fresh=blocks_for_tokens(sequence.token_count, size), find=find
@@ -203,8 +220,12 @@ class Granting:
             sequence.found_tokens = (0, 0, 0)
             sequence.begun_once = True
         for request in requests:
-            # Of a swapped one a Forget may have taken a part.
             sequence = request.sequence
+            if sequence.state is SWAPPED and len(request.held) < len(sequence.rows):
+                self._swaps.shorten(sequence, len(request.held))
+            if request.verdict is not None:
+                self._returning.note(sequence, request.verdict)
+            # Of a swapped one a Forget may have taken a part.
             kept = sequence.filled_tokens // self._config.block_tokens
             sequence.committed = min(sequence.committed, kept)
         hits = [request for request in beginning if request.held]

@@ -11,13 +11,16 @@ import numpy as np
 
 from kvstore.core.ahead import Ahead
 from kvstore.core.blocks import NO_FRAME, Rows
+from kvstore.core.busy import HeldShare
 from kvstore.core.choosing import Choosing
 from kvstore.core.config import StoreConfig
+from kvstore.core.decisions import OWNERS_MAX
 from kvstore.core.effects import Transfer
 from kvstore.core.errors import check
 from kvstore.core.lanes import ORDER, Lane, make_lanes
 from kvstore.core.late import LateFrames
 from kvstore.core.memory import Memory
+from kvstore.core.ports import LinkState
 from kvstore.core.types import (
     ASKED,
     BACKGROUND,
@@ -41,6 +44,7 @@ __all__ = ["Links", "Moved"]
 
 # What an engine or a swap asks for, by link.
 FOREGROUND = {LOAD: ASKED, READ: ASKED, COPY: NEEDED}
+BUSY_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +75,8 @@ class Links:
         self.refused = self._choosing.refused
         self._under_way: dict[TransferId, tuple[Lane, Rows]] = {}
         self._last_id = 0
+        # Whether a link works for somebody who waits: by link, in the last second.
+        self._busy = {link: HeldShare(BUSY_SECONDS) for link in FOREGROUND}
         self.writes_failed_in_a_row = 0
         self.blocks_moved_in = [0 for _ in Tier]
         self.blocks_failed = [0 for _ in Tier]
@@ -85,9 +91,31 @@ class Links:
         lacking = (blocks.frame[target][rows] == NO_FRAME) & ~blocks.queued[source][rows]
         # Sequences that share blocks may end together: each is asked for once.
         rows = blocks.distinct(rows[lacking & ~blocks.unwanted[rows]])
+        asked = rows
         rows = rows[: self._make_place(link, rows.size)]
+        if link == WRITE and asked.size:
+            self._note_admission(asked, rows.size)
         blocks.queued[source][rows] = True
         self.lanes[link, BACKGROUND].add(rows.tolist())
+
+    def _note_admission(self, rows: Rows, taken: int) -> None:
+        """For who asks why something is on disk, or isn't."""
+        waiting = float(len(self._copies.rows) + len(self._writes.rows))
+        self._memory.decisions.note_lot(
+            "admit",
+            "written to disk" if taken == rows.size else "shed",
+            "kept beyond the memory tiers"
+            if taken == rows.size
+            else "too many blocks wait for their copy down",
+            self._memory.blocks.owner[rows[:OWNERS_MAX]],
+            (
+                ("blocks_taken", float(taken)),
+                ("blocks_shed", float(rows.size - taken)),
+                ("blocks_waiting", waiting),
+                ("queue_blocks_max", float(self._config.queue_blocks_max)),
+                ("writes_failed_in_a_row", float(self.writes_failed_in_a_row)),
+            ),
+        )
 
     def _make_place(self, link: Link, count: int) -> int:
         """How many more rows may wait in the background. Writes to disk are shed for copies; what is shed
@@ -122,6 +150,13 @@ class Links:
     def lanes_under_way(self) -> list[Lane]:
         """Of each transfer under way its lane."""
         return [lane for lane, _ in self._under_way.values()]
+
+    def state(self, link: Link) -> LinkState:
+        """As one finds it who asks for blocks now."""
+        lane = self.lanes[link, FOREGROUND[link]]
+        moving = sum([rows.size for other, rows in self._under_way.values() if other is lane])
+        share = self._busy[link].at(self._memory.decisions.now)
+        return LinkState(blocks_ahead=len(lane.rows) + moving, busy_share=share)
 
     # ------------------------------------------------------------------------ starting
 
@@ -164,6 +199,7 @@ class Links:
         transfer = TransferId(self._last_id)
         self._under_way[transfer] = (lane, rows)
         lane.under_way += 1
+        self._note_busy(lane)
         keyed = DISK in lane.link
         return Transfer(
             id=transfer,
@@ -175,6 +211,10 @@ class Links:
             urgency=urgency,
         )
 
+    def _note_busy(self, lane: Lane) -> None:
+        if lane.urgency is FOREGROUND.get(lane.link):
+            self._busy[lane.link].set(lane.under_way > 0, self._memory.decisions.now)
+
     # -------------------------------------------------------------------------- ending
 
     def end(self, transfer: TransferId, failed: tuple[int, ...], late: tuple[int, ...]) -> Moved:
@@ -182,6 +222,7 @@ class Links:
         check(transfer in self._under_way, f"transfer {transfer} ended twice, or never began")
         lane, rows = self._under_way.pop(transfer)
         lane.under_way -= 1
+        self._note_busy(lane)
         self.resume()
         blocks, (source, target) = self._memory.blocks, lane.link
         blocks.unpin(source, rows)

@@ -7,6 +7,7 @@ import numpy as np
 
 from kvstore.core.blocks import NO_FRAME, NO_ROWS, Blocks
 from kvstore.core.config import StoreConfig
+from kvstore.core.decisions import OWNERS_MAX, Decisions
 from kvstore.core.errors import check
 from kvstore.core.pool import FramePool
 from kvstore.core.ports import EvictionPolicy
@@ -22,6 +23,14 @@ from kvstore.core.watermarks import WatermarkTable
 __all__ = ["Memory"]
 
 BELOW = (CPU, DISK)
+TIER_NAMES = ("the GPU", "the CPU tier", "disk")
+# Why room has to be made, in words.
+WHY_ROOM = {
+    GPU: "sequences need GPU frames",
+    CPU: "a sequence is swapped out, or blocks from disk pass through on their way up",
+    DISK: "blocks are written",
+}
+WHY_BACKGROUND = "cached blocks get a copy here"
 
 
 class Memory:
@@ -39,6 +48,7 @@ class Memory:
         self.replicas = Replicas(self.blocks, self.pools, self.prefix, eviction)
         self.room = Room(self.blocks, self.pools, eviction)
         self.watermarks = WatermarkTable(config)
+        self.decisions = Decisions()
         self.recency = Recency(self.blocks, has_disk=config.disk_frames > 0)
         self.retained = Retained(self.blocks, eviction)
         self.blocks_evicted = [0 for _ in Tier]
@@ -110,8 +120,25 @@ class Memory:
         if len(victims) < wanted:
             return False
         if count > free:
-            self.evict(tier, victims[: count - free])
+            self._evict_for(wanted, tier, victims[: count - free], in_background=in_background)
         return True
+
+    def _evict_for(self, wanted: int, tier: Tier, rows: Rows, *, in_background: bool) -> None:
+        """And remembers why, for who asks."""
+        owners, free = self.blocks.owner[rows[:OWNERS_MAX]], self.pools[tier].free_count
+        lost = self.evict(tier, rows)
+        self.decisions.note_lot(
+            "evict",
+            f"from {TIER_NAMES[tier]} by {type(self.eviction).__name__}",
+            WHY_BACKGROUND if in_background else WHY_ROOM[tier],
+            owners,
+            (
+                ("blocks", float(rows.size)),
+                ("blocks_lost", float(lost)),
+                ("frames_free", float(free)),
+                ("frames_lacking", float(wanted)),
+            ),
+        )
 
     # ----------------------------------------------------------------- giving them back
 
@@ -196,8 +223,9 @@ class Memory:
             valid = self.blocks.valid[tier][rows]
             self.eviction.touch(tier, rows if np.count_nonzero(valid) == rows.size else rows[valid])
 
-    def evict(self, tier: Tier, rows: Rows) -> None:
-        """Takes cached blocks out of a tier. Where it was the last copy, the block is forgotten."""
+    def evict(self, tier: Tier, rows: Rows) -> int:
+        """Takes cached blocks out of a tier. Where it was the last copy, the block is forgotten: returns how
+        many were."""
         blocks = self.blocks
         self.blocks_evicted[tier] += rows.size
         on_gpu, on_cpu, on_disk = (valid[rows].astype(np.int8) for valid in blocks.valid)
@@ -211,6 +239,7 @@ class Memory:
         self.replicas.drop(tier, rows)
         self.eviction.forget(tier, rows)
         self.collect(last)
+        return int(last.size)
 
     def forget(self, rows: Rows) -> Rows:
         """Takes blocks out of the index, with all that hang on them; copies go unless in use."""

@@ -9,6 +9,7 @@ from kvstore.core.types import (
     Activity,
     BlockKey,
     Direction,
+    EngineId,
     Frame,
     Outcome,
     Retention,
@@ -151,12 +152,23 @@ class ForkResult(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Decision(Struct, frozen=True, kw_only=True, gc=False):
-    """A choice of a policy and the inputs it rested on, by name."""
+    """A choice, what it was chosen over, and the inputs it rested on, by name (`decisions.py` has the kinds).
+
+    Costs are in seconds, as the policy prices them; both 0 where nothing was weighed, and `reason` says why
+    it was chosen. What concerns a tier and no sequence has no engine.
+    """
 
     time: float
     kind: str
     chosen: str
-    inputs: tuple[tuple[str, float], ...]
+    other: str = ""
+    chosen_cost_seconds: float = 0.0
+    other_cost_seconds: float = 0.0
+    reason: str = ""
+    engine: EngineId = EngineId("")
+    sequence: SequenceId = SequenceId(0)
+    session: str = ""
+    inputs: tuple[tuple[str, float], ...] = ()
 
 
 class SwapResult(Struct, frozen=True, kw_only=True, gc=False):

@@ -96,6 +96,9 @@ class Sequence(Struct, eq=False):
     commit_fence: StepNumber = StepNumber(0)
     # Whether the part-filled last block may have other sharers.
     forked: bool = False
+    # When it was said last that it does not run; and what was chosen when it left last, "swap" or "drop".
+    quiet_since: float = 0.0
+    left_by: str = ""
     # The step whose completion ends this sequence's last GPU work, once it is not running.
     quiet_step: StepNumber = StepNumber(0)
     # Blocks whose move this sequence still waits for, and the first of them that failed.

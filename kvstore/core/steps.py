@@ -102,7 +102,7 @@ class Steps:
         engine.completed_step = completed
         self._settling.settle(engine)
         returning: Asking = []
-        returning += self._update_activity(engine, phases.of(UpdateActivity), fence, results)
+        returning += self._update_activity(engine, phases.of(UpdateActivity), fence, time, results)
         self._end_sessions(engine, phases.of(EndSession), fence, results)
         returning += self._swap_out(engine, phases.of(Swap), fence, time, results)
         # Drops and session ends of this step may be past their fence already.
@@ -152,6 +152,7 @@ class Steps:
         engine: Engine,
         updates: list[tuple[int, UpdateActivity]],
         fence: StepNumber,
+        time: float,
         results: dict[int, Result],
     ) -> list[tuple[int, UpdateActivity]]:
         """Returns the updates that ask for a swap IN."""
@@ -161,7 +162,8 @@ class Steps:
             if sequence is None:
                 results[index] = UpdateActivityResult(outcome=LATER, state=DROPPED)
                 continue
-            sequence.activity = operation.activity
+            if sequence.activity is not operation.activity:
+                sequence.activity, sequence.quiet_since = operation.activity, time
             sequence.resume_delay_seconds = operation.resume_delay_seconds
             resident = sequence.state is RESIDENT
             if operation.activity is RUNNING:

@@ -5,10 +5,12 @@ raises a refusal before anything has changed, or changes what the event asks for
 what follows. How the pieces below it fit together is drawn in ARCHITECTURE.md.
 """
 
+from collections.abc import Iterator
+
 from kvstore.core.admission import Admission
 from kvstore.core.answering import Answering
 from kvstore.core.answers import Answer, Done, DrainAnswer, KeepAliveAnswer
-from kvstore.core.bounds import check_completed
+from kvstore.core.bounds import check_completed, check_costs
 from kvstore.core.calls import (
     Attach,
     Detach,
@@ -20,6 +22,7 @@ from kvstore.core.calls import (
     Lookup,
     Prefetch,
     Retain,
+    SetCosts,
     SetLimits,
     Single,
     Step,
@@ -28,6 +31,7 @@ from kvstore.core.calls import (
 from kvstore.core.chains import Chains
 from kvstore.core.committing import Committing
 from kvstore.core.config import StoreConfig
+from kvstore.core.decisions import DecisionQuery
 from kvstore.core.draining import Draining
 from kvstore.core.effects import Effects
 from kvstore.core.errors import check
@@ -53,17 +57,19 @@ from kvstore.core.losing import lose_on_disk
 from kvstore.core.membership import Membership
 from kvstore.core.memory import Memory
 from kvstore.core.news import News
+from kvstore.core.operations import Decision
 from kvstore.core.outgoing import Outgoing
 from kvstore.core.ports import EvictionPolicy, SwapPolicy
 from kvstore.core.pressure import PressureGauge
 from kvstore.core.reporting import report_sequence, report_sequences, report_usage
 from kvstore.core.restoring import restore_blocks
+from kvstore.core.returning import Returning
 from kvstore.core.sequences import Sequence
 from kvstore.core.sessions import Sessions
 from kvstore.core.settling import Settling
 from kvstore.core.steps import Steps
 from kvstore.core.swaps import Swaps
-from kvstore.core.types import RESIDENT, RUNNING, Revision, StepNumber
+from kvstore.core.types import GPU, RESIDENT, RUNNING, Pressure, Revision, StepNumber
 from kvstore.core.usage import Usage
 from kvstore.core.writing import Writing
 
@@ -80,7 +86,9 @@ class Store:
         self.links = Links(config, self.memory, self.admission.is_waiting)
         self._writing = Writing(config, self.memory, self.links)
         self.swaps = Swaps(config, self.memory, self.links, self._sequence_moved)
-        self.leaving = Leaving(config, self.memory, self.swaps, swap_policy)
+        self.swap_policy = swap_policy
+        self.leaving = Leaving(config, self.memory, self.swaps, self.links, swap_policy)
+        returning = Returning(config, self.memory, self.links, swap_policy)
         committing = Committing(config, self.memory)
         self.sessions = Sessions(config, self.memory)
         settling = Settling(config, self.memory, self.links, self.swaps, committing, self.sessions)
@@ -90,7 +98,7 @@ class Store:
         engines = self.membership.engines.values
         self.forgetting = Forgetting(config, self.memory, self.swaps, self.sessions, engines)
         self._chains = Chains(config, self.memory, self.links, self.sessions)
-        granting = Granting(config, self.memory, self.swaps, self.admission, self.leaving)
+        granting = Granting(config, self.memory, self.swaps, self.admission, self.leaving, returning)
         growing = Growing(config, self.memory, self.admission, self.leaving)
         self._answering = Answering(self.memory)
         steps = Steps(
@@ -107,7 +115,9 @@ class Store:
         )
         self._gauge = PressureGauge(self.memory, self.admission)
         self._news = News(self.memory, self._answering, self._gauge, self.membership.engines)
-        self._once = ExactlyOnce(config, self.membership, steps, self._news, self._sequence_moved)
+        self._once = ExactlyOnce(
+            config, self.membership, steps, self._news, swap_policy, self._sequence_moved
+        )
         self._outgoing = Outgoing(
             self.memory,
             self.admission,
@@ -128,8 +138,12 @@ class Store:
         """Applies one event. Raises `KVStoreError`, nothing changed, or `CheckFailed`: a bug."""
         self._news.woken = {}
         self.memory.room_was_made = False
-        self.memory.retained.now = event.time
+        self.memory.retained.now = self.memory.decisions.now = event.time
         return self._outgoing.take(self._apply(event), event.time)
+
+    def decisions(self, query: DecisionQuery) -> Iterator[tuple[int, Decision]]:
+        """What was decided lately, the latest first, each with its number. Changes nothing."""
+        return self.memory.decisions.find(query)
 
     def usage(self) -> Usage:
         """What there is and who holds it. Changes nothing."""
@@ -178,6 +192,7 @@ class Store:
             case Retain():
                 return self._chains.retain(self.membership.get(event.engine, event.time), event)
             case Forget():
+                self.memory.decisions.forget(event.session)
                 return self.forgetting.begin(event)
             case ForgetOn():
                 return self.forgetting.go_on(event.forget, event.time)
@@ -204,6 +219,9 @@ class Store:
                 lose_on_disk(self.memory, self.links, self.swaps, event.keys)
             case BlocksFound():
                 self._restore(event)
+            case SetCosts():
+                check_costs(event)
+                self.swap_policy.set_costs(event.block_bytes, event.links)
             case SetLimits():
                 self.memory.watermarks.set(event.watermarks)
                 self._gauge.look_again()
@@ -223,6 +241,7 @@ class Store:
             used = self.memory.recency.next(event.time).tolist()
             self._outgoing.used = tuple([self.memory.replicas.stored_key(row) for row in used])
         self._writing.look(event.time)
+        self.leaving.pressed.set(self._gauge.pressure[GPU] is not Pressure.LOW, event.time)
         self._news.watch_pressure(event.time)
 
     def _restore(self, event: BlocksFound) -> None:

@@ -50,11 +50,15 @@ class Swaps:
             # What has come is on the GPU; for the rest it waits.
             self.deny(np.array([row for row in sequence.claimed if row in lost], np.intp))
         else:
-            gone = np.array(sequence.claimed[first:], np.intp)
-            sequence.rows, sequence.claimed = sequence.rows[:first], sequence.claimed[:first]
-            sequence.filled_tokens = min(sequence.filled_tokens, first * self._config.block_tokens)
-            self._memory.blocks.unclaim(gone)
-            self._memory.collect(gone)
+            self.shorten(sequence, first)
+
+    def shorten(self, sequence: Sequence, count: int) -> None:
+        """Of a swapped sequence only so many leading blocks are kept; the rest is to be computed again."""
+        gone = np.array(sequence.claimed[count:], np.intp)
+        sequence.rows, sequence.claimed = sequence.rows[:count], sequence.claimed[:count]
+        sequence.filled_tokens = min(sequence.filled_tokens, count * self._config.block_tokens)
+        self._memory.blocks.unclaim(gone)
+        self._memory.collect(gone)
 
     def end(self, moved: Moved) -> None:
         """A transfer has ended: serves those who waited, asks for the next leg of the way."""

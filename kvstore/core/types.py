@@ -17,6 +17,7 @@ __all__ = [
     "LOAD",
     "COPY",
     "Link",
+    "LinkCost",
     "PARKED",
     "WAITING",
     "RUNNING",
@@ -56,6 +57,7 @@ __all__ = [
     "SequenceState",
     "SessionName",
     "StepNumber",
+    "StepTiming",
     "StoredKey",
     "StoredSession",
     "SwapMode",
@@ -237,6 +239,31 @@ class Watermarks(Struct, frozen=True, kw_only=True, gc=False):
     tier: Tier
     high: float
     low: float
+
+
+class StepTiming(Struct, frozen=True, kw_only=True, gc=False):
+    """How long the work of a step took, and what it was.
+
+    `prefill_context`: over its prefilled pieces, of n tokens behind p each, the sum of n·p + n²/2;
+    `decode_context`: the sum of the context lengths of its decoded sequences.
+    """
+
+    step: StepNumber
+    prefill_tokens: int = 0
+    prefill_context: int = 0
+    decode_sequences: int = 0
+    decode_context: int = 0
+    elapsed_seconds: float
+
+
+class LinkCost(Struct, frozen=True, kw_only=True, gc=False):
+    """What moving blocks over a link takes, as measured and as its limit leaves it: `fixed_seconds` and, for
+    n bytes, n over `bytes_per_second`."""
+
+    source: Tier
+    target: Tier
+    bytes_per_second: float
+    fixed_seconds: float = 0.0
 
 
 def blocks_for_tokens(token_count: int, block_tokens: int) -> int:

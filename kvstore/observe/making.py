@@ -9,13 +9,17 @@ from kvstore.core.errors import JournalInvalid
 from kvstore.core.ports import EvictionPolicy, SwapPolicy
 from kvstore.core.store import Store
 from kvstore.observe.records import FORMAT, Heading, Policy
+from kvstore.policy.cost import CostModel
 from kvstore.policy.eviction import Lru
 from kvstore.policy.swap import LengthThreshold
 
 __all__ = ["heading_of", "make_store"]
 
 LRU = Policy(name="Lru")
-LENGTH_THRESHOLD = "LengthThreshold"
+SWAP_POLICIES: dict[str, type[CostModel | LengthThreshold]] = {
+    "CostModel": CostModel,
+    "LengthThreshold": LengthThreshold,
+}
 
 
 def heading_of(
@@ -59,16 +63,17 @@ def _make_eviction(policy: Policy) -> EvictionPolicy:
 
 
 def _describe_swap(policy: SwapPolicy) -> Policy:
-    if type(policy) is LengthThreshold:
+    """Its parameters; what it has learnt comes with the events, once more."""
+    if isinstance(policy, CostModel | LengthThreshold):
         parameters = (("drop_tokens_max", float(policy.drop_tokens_max)),)
-        return Policy(name=LENGTH_THRESHOLD, parameters=parameters)
+        return Policy(name=type(policy).__name__, parameters=parameters)
     raise _unknown(type(policy).__name__)
 
 
 def _make_swap(policy: Policy) -> SwapPolicy:
     match policy:
-        case Policy(name="LengthThreshold", parameters=(("drop_tokens_max", most),)):
-            return LengthThreshold(int(most))
+        case Policy(name=name, parameters=(("drop_tokens_max", most),)) if name in SWAP_POLICIES:
+            return SWAP_POLICIES[name](int(most))
     raise _unknown(policy.name)
 
 

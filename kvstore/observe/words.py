@@ -13,6 +13,7 @@ from kvstore.core.calls import (
     Lookup,
     Prefetch,
     Retain,
+    SetCosts,
     SetLimits,
     Single,
     Step,
@@ -122,6 +123,12 @@ def event_words(event: Event) -> str:
         case SetLimits():
             marks = (f"{each.tier.name} {each.low:.0%} to {each.high:.0%}" for each in event.watermarks)
             return f"watermarks set: {', '.join(marks)}"
+        case SetCosts():
+            costs = (
+                f"{each.source.name} to {each.target.name} {each.bytes_per_second / 1e6:g} MB/s"
+                for each in event.links
+            )
+            return f"links measured: {', '.join(costs)}"
     return "tick"
 
 
@@ -202,4 +209,7 @@ def _scope_words(event: Forget) -> str:
 
 def _decision_words(decision: Decision) -> str:
     inputs = ", ".join(f"{name} {value:g}" for name, value in decision.inputs)
-    return f"{decision.chosen} chosen ({inputs})"
+    costs = ""
+    if decision.chosen_cost_seconds or decision.other_cost_seconds:
+        costs = f" at {decision.chosen_cost_seconds:.3g} s over {decision.other_cost_seconds:.3g} s"
+    return f"{decision.chosen} chosen{costs} ({inputs})"

@@ -2,17 +2,35 @@
 
 from dataclasses import dataclass
 
+from kvstore.core.ports import Departure, Restore, Verdict
+from kvstore.core.types import LinkCost, StepTiming
+
 __all__ = ["LengthThreshold"]
 
 
 @dataclass(frozen=True, slots=True)
 class LengthThreshold:
-    """Sequences of at most `drop_tokens_max` tokens are dropped, longer ones swapped out."""
+    """Sequences of at most `drop_tokens_max` tokens are dropped, longer ones swapped out. It asks for no
+    costs, so all that is found below the GPU is loaded, and none that is parked is held."""
 
     drop_tokens_max: int
 
-    def keeps(self, token_count: int) -> bool:
-        return token_count > self.drop_tokens_max
+    def note_timings(self, timings: tuple[StepTiming, ...], time: float) -> None:
+        pass
 
-    def inputs(self, token_count: int) -> tuple[tuple[str, float], ...]:
-        return (("tokens", float(token_count)), ("drop_tokens_max", float(self.drop_tokens_max)))
+    def set_costs(self, block_bytes: int, links: tuple[LinkCost, ...]) -> None:
+        pass
+
+    def leave(self, departure: Departure) -> Verdict:
+        tokens = departure.tokens
+        return Verdict(
+            keeps=tokens > self.drop_tokens_max,
+            reason="by length",
+            inputs=(("tokens", float(tokens)), ("drop_tokens_max", float(self.drop_tokens_max))),
+        )
+
+    def load(self, restore: Restore) -> Verdict | None:
+        return None
+
+    def hold_seconds(self, departure: Departure, pressed_share: float) -> float:
+        return 0.0

@@ -28,6 +28,7 @@ LEASE_SECONDS_MIN = 0.2
 LEASE_SECONDS_MAX = 3_600.0
 ENGINES_MAX = 4_096
 DRAIN_SECONDS_MAX = 3_600.0
+SWAP_POLICY_NAMES = ("cost", "length")
 # A frame is whole pages: in less there is room for none.
 TIER_BYTES_MIN = 4_096
 
@@ -48,6 +49,9 @@ class ServeConfig:
     tenants: tuple[str, ...] = ("default",)
     lease_seconds: float = 10.0
     engines_max: int = 64
+    # "cost" or "length"; and the length up to which a sequence is dropped, for "cost" as long as it doesn't
+    # know what prefill and links cost.
+    swap_policy: str = "cost"
     drop_tokens_max: int = 64
     # Of each tenant. 0: nothing is retained.
     retain_bytes: int = 0
@@ -81,6 +85,8 @@ class ServeConfig:
         _check_between("--lease", self.lease_seconds, LEASE_SECONDS_MIN, LEASE_SECONDS_MAX)
         _check_between("--engines-max", self.engines_max, 1, ENGINES_MAX)
         _check_between("--drain-seconds", self.drain_seconds, 0, DRAIN_SECONDS_MAX)
+        if self.swap_policy not in SWAP_POLICY_NAMES:
+            _refuse("--swap-policy", self.swap_policy, "no such policy", " or ".join(SWAP_POLICY_NAMES))
         _check_between("--drop-tokens-max", self.drop_tokens_max, 0, 1 << 24)
         _check_between("--high-watermark", self.high_watermark, 0.01, 1.0)
         _check_between("--low-watermark", self.low_watermark, 0.01, self.high_watermark)
@@ -152,6 +158,7 @@ def parse_config(
     tenants: Sequence[str] = (),
     lease: float = 10.0,
     engines_max: int = 64,
+    swap_policy: str = "cost",
     drop_tokens_max: int = 64,
     retain_bytes: str = "25%",
     high_watermark: str = "90%",
@@ -186,6 +193,7 @@ def parse_config(
         tenants=tuple(tenants) or ("default",),
         lease_seconds=lease,
         engines_max=engines_max,
+        swap_policy=swap_policy,
         drop_tokens_max=drop_tokens_max,
         retain_bytes=parse_size(retain_bytes, flag="--retain-bytes", whole_bytes=all_tiers),
         high_watermark=parse_share(high_watermark, flag="--high-watermark"),

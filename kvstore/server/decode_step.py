@@ -21,7 +21,7 @@ from kvstore.core.operations import (
     Swap,
     UpdateActivity,
 )
-from kvstore.core.types import Activity, Direction, Retention, SequenceId, StepNumber, SwapMode
+from kvstore.core.types import Activity, Direction, Retention, SequenceId, StepNumber, StepTiming, SwapMode
 from kvstore.server.fields import block_keys, engine_id, refuse, seconds, sequence_ids, short_text, within
 from kvstore.v1 import kvstore_pb2 as pb
 
@@ -61,6 +61,18 @@ def decode_step(request: pb.StepRequest, time: float) -> Step:
         step=StepNumber(request.step),
         completed_step=StepNumber(request.completed_step),
         operations=_operations(request.operations),
+        timings=tuple([_timing(each) for each in request.timings]) if request.timings else (),
+    )
+
+
+def _timing(timing: pb.StepTiming) -> StepTiming:
+    return StepTiming(
+        step=StepNumber(timing.step),
+        prefill_tokens=timing.prefill_tokens,
+        prefill_context=timing.prefill_context,
+        decode_sequences=timing.decode_sequences,
+        decode_context=timing.decode_context,
+        elapsed_seconds=timing.elapsed.seconds + timing.elapsed.nanos / 1e9,
     )
 
 

@@ -20,6 +20,7 @@ from kvstore.observe.folder import JournalFolder
 from kvstore.server.attaching import Attaching
 from kvstore.server.clock import now
 from kvstore.server.config import ServeConfig
+from kvstore.server.decisions import list_decisions
 from kvstore.server.decode import WatchCall
 from kvstore.server.decode_cached import ForgetCall
 from kvstore.server.draining import drain_to_disk
@@ -102,6 +103,9 @@ class Driver:
     def update_limits(self, request: pb.UpdateLimitsRequest) -> pb.Limits:
         """All that is asked for, or a refusal; then what holds now."""
         return self._parts.limits.update(request, self._parts.running)
+
+    def list_decisions(self, request: pb.ListDecisionsRequest) -> pb.ListDecisionsResponse:
+        return list_decisions(request, self._parts.running)
 
     def watch(self, call: WatchCall) -> AsyncGenerator[tuple[int, list[Happening]], None]:
         return self._parts.watching.watch(call)

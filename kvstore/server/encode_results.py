@@ -14,11 +14,13 @@ from kvstore.core.operations import (
 )
 from kvstore.core.types import Outcome, SequenceState
 from kvstore.server.clock import timestamp
+from kvstore.server.fields import engine_name
 from kvstore.v1 import kvstore_pb2 as pb
 
 __all__ = [
     "SEQUENCE_STATES",
     "encode_allocate",
+    "encode_decision",
     "encode_fork",
     "encode_result",
     "encode_swap",
@@ -63,7 +65,7 @@ def encode_swap(result: SwapResult) -> pb.SwapResponse:
         state=SEQUENCE_STATES[result.state],
         block_table=result.block_table,
         valid_tokens=result.valid_tokens,
-        decision=_decision(result.decision) if result.decision else None,
+        decision=encode_decision(result.decision) if result.decision else None,
         frames_short=result.frames_short,
     )
 
@@ -105,10 +107,17 @@ def encode_result(result: Result) -> pb.Result:
             return pb.Result(end_session=pb.EndSessionResponse())
 
 
-def _decision(decision: Decision) -> pb.Decision:
+def encode_decision(decision: Decision) -> pb.Decision:
     return pb.Decision(
         time=timestamp(decision.time),
         kind=decision.kind,
         chosen=decision.chosen,
+        other=decision.other,
+        chosen_cost_seconds=decision.chosen_cost_seconds,
+        other_cost_seconds=decision.other_cost_seconds,
+        reason=decision.reason,
+        engine=engine_name(decision.engine) if decision.engine else "",
+        sequence=decision.sequence,
+        session=decision.session,
         inputs=dict(decision.inputs),
     )

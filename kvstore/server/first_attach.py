@@ -19,6 +19,7 @@ from kvstore.core.store import Store
 from kvstore.core.types import StoredKey, StoredSession
 from kvstore.observe.journal import Journal
 from kvstore.observe.making import heading_of
+from kvstore.policy.cost import CostModel
 from kvstore.policy.eviction import Lru
 from kvstore.policy.swap import LengthThreshold
 from kvstore.server.clock import now, wall_now
@@ -31,6 +32,9 @@ from kvstore.tiers.disk import DiskTier
 __all__ = ["FirstAttach"]
 
 Returned = TypeVar("Returned")
+
+# By the names of `ServeConfig.swap_policy`.
+SWAP_POLICIES: dict[str, type[CostModel | LengthThreshold]] = {"cost": CostModel, "length": LengthThreshold}
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +74,7 @@ class FirstAttach:
     async def _make(self, layout: Layout, frames: FrameCounts) -> RunningStore:
         parts = self._parts
         config, eviction = self._store_config(layout, frames), Lru()
-        swap = LengthThreshold(parts.config.drop_tokens_max)
+        swap = SWAP_POLICIES[parts.config.swap_policy](parts.config.drop_tokens_max)
         pools = await make_pools(layout, frames)
         try:
             found, sessions = await _in_thread(partial(_find_stored, parts.disk, layout))
@@ -123,6 +127,7 @@ class FirstAttach:
         parts = self._parts
         parts.watching.begin_store(running)
         running.ask(found, Done)
+        running.tell_costs()
         parts.limits.begin(running)
         if parts.health.is_draining:
             running.ask(Drain(time=now()), DrainAnswer)

@@ -7,16 +7,18 @@ ends it: from then on every event is refused and no state is touched any more.
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from time import perf_counter
 from typing import TypeVar
 
 from kvstore.core.answers import Answer, Done
+from kvstore.core.decisions import DecisionQuery
 from kvstore.core.effects import Effects
 from kvstore.core.errors import CheckFailed, KVStoreError
 from kvstore.core.events import BlocksLost, DiskSynced, Event, FramesReturned, Tick, TransferEnded
 from kvstore.core.lanes import transfers_max
+from kvstore.core.operations import Decision
 from kvstore.core.store import Store
 from kvstore.core.types import Link, Revision, StoredKey, SyncId, Tier, TransferId, Watermarks
 from kvstore.core.usage import Usage
@@ -24,6 +26,7 @@ from kvstore.core.watermarks import MARKED_TIERS
 from kvstore.observe.counting import Counts
 from kvstore.observe.journal import Journal
 from kvstore.server.clock import now
+from kvstore.server.costs import LinkCosts
 from kvstore.server.events import Events
 from kvstore.server.layout import Layout
 from kvstore.server.limits import LinkLimits
@@ -89,6 +92,7 @@ class RunningStore:
             in_flight_bytes_max=in_flight_max * pools.gpu.frame_bytes,
         )
         limits.rule(rates, self._movers.set_rate)
+        self._costs = LinkCosts(rates, limits, pools.gpu.frame_bytes)
         self._ticker: asyncio.Handle = self._loop.call_soon(self._tick)
 
     def ask(self, event: Event, kind: type[AnswerKind]) -> AnswerKind:
@@ -109,6 +113,15 @@ class RunningStore:
 
     def usage(self) -> Usage:
         return self._store.usage()
+
+    def decisions(self, query: DecisionQuery) -> Iterator[tuple[int, Decision]]:
+        return self._store.decisions(query)
+
+    def tell_costs(self) -> None:
+        """What moving blocks takes, if that has changed."""
+        event = self._costs.changed()
+        if event is not None:
+            self.ask(event, Done)
 
     @property
     def watermarks(self) -> dict[Tier, Watermarks]:
@@ -223,6 +236,7 @@ class RunningStore:
             self._fail(CheckFailed(dead))
         self._limits.refresh()
         with suppress(CheckFailed):
+            self.tell_costs()
             self.ask(Tick(time=now()), Done)
 
     def _find_dead(self) -> str:

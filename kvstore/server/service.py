@@ -109,6 +109,7 @@ class _Service:
             "Forget": waiting(pb.ForgetRequest, self.forget),
             "GetUsage": waiting(pb.GetUsageRequest, self.get_usage),
             "GetSequence": answering(pb.GetSequenceRequest, self.get_sequence),
+            "ListDecisions": answering(pb.ListDecisionsRequest, self._driver.list_decisions),
             "WatchEvents": watching(pb.WatchEventsRequest, self.watch_events),
             "Drain": waiting(pb.DrainRequest, self.drain),
             "UpdateLimits": answering(pb.UpdateLimitsRequest, self._driver.update_limits),

@@ -38,6 +38,8 @@ class SimConfig:
     retained_blocks_max: int = 8
     queue_blocks_max: int = 65_536
     drop_tokens_max: int = 8
+    # Drop or swap by what links and prefill cost, which changes now and then; else by length.
+    by_cost: bool = False
     block_bytes: int = 1 << 20
     links: Mapping[tuple[Tier, Tier], LinkSpeed]
     # Transfers that fail, take long, or overtake those before them.
@@ -112,6 +114,8 @@ def draw_config(seed: int, **given: object) -> SimConfig:
         "forget_lot_blocks": rng.choice([1, 2, 5, 100]),
         "retained_blocks_max": rng.choice([0, 3, 8, 40]),
     }
+    # Drawn apart, so that it changes nothing of what befalls the runs of older versions.
+    drawn["by_cost"] = random.Random(f"{seed} policy").choice([False, True, True])
     config = SimConfig(seed=seed, **drawn)
     return replace(config, **given)  # type: ignore[arg-type]  # checked by name above
 

@@ -10,6 +10,7 @@ from kvstore.core.notices import Notice, SequenceMoved
 from kvstore.core.operations import Commit, Fork, Operation, Result
 from kvstore.core.types import NamespaceId, Revision, SequenceState, StepNumber, WriterId
 from kvstore.sim.clock import Clock
+from kvstore.sim.costs import Timings
 from kvstore.sim.line import Line
 from kvstore.sim.stores import TENANTS
 from kvstore.sim.taking import Taking
@@ -33,7 +34,9 @@ class SimEngine:
         single: bool = False,
         lease_seconds: float = 10.0,
         with_tethers: bool = True,
+        timed: bool = False,
     ) -> None:
+        """`timed`: it tells what its steps took."""
         self.world, self.number, self.namespace, self.single = world, number, namespace, single
         self.id = engine_id(number)
         self.step = 0
@@ -50,6 +53,7 @@ class SimEngine:
         self._stream_free = 0.0
         self._seen_revision = 0
         self._last_id = 0
+        self._timings = Timings() if timed else None
         self.attach = Attach(
             time=world.time,
             engine=self.id,
@@ -84,6 +88,7 @@ class SimEngine:
             step=StepNumber(self.step),
             completed_step=StepNumber(self.reported),
             operations=tuple(operations),
+            timings=self._timings.take(self.reported) if self._timings is not None else (),
         )
         self._last_answer = self._send(self.last_event, operations)
         return self._last_answer
@@ -201,6 +206,8 @@ class SimEngine:
         if line.room > line.written:
             write = WriteTokens(table, tokens, line.written, line.room, line.space, line.seen, label)
             self.world.enqueue(self.number, self.step, write)
+            if self._timings is not None:
+                self._timings.note(self.step, line.written, line.room - line.written)
             line.written = line.room
 
     def label(self, sequence: int) -> str:

@@ -20,6 +20,7 @@ SIMPLER: tuple[tuple[str, object], ...] = (
     ("slow_share", 0.0),
     ("reorder_share", 0.0),
     ("single_share", 0.0),
+    ("by_cost", False),
     ("disk_frames", 0),
     ("cpu_frames", 0),
     ("lag", 0),

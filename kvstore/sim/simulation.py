@@ -9,6 +9,7 @@ from kvstore.core.events import TethersClosed, Tick
 from kvstore.core.types import EngineState
 from kvstore.sim.clock import Clock
 from kvstore.sim.config import SimConfig
+from kvstore.sim.costs import Costs
 from kvstore.sim.emptying import take_all
 from kvstore.sim.engine import SimEngine
 from kvstore.sim.forgets import Forgets
@@ -53,6 +54,7 @@ class Simulation:
         self._draining = False
         # Entries of the schedule that have been met, the one that is being met included.
         self.turns = 0
+        self.costs = Costs(self.world, config)
         self.world.time = START
         self.clock.at(START, self._tick)
 
@@ -93,6 +95,7 @@ class Simulation:
 
     def _tick(self) -> None:
         self.world.handle(Tick(time=self.world.time))
+        self.costs.tick()
         self.forgets.ask()
         self.clock.at(self.world.time + TICK_SECONDS, self._tick)
 
@@ -188,6 +191,7 @@ class Simulation:
                 namespace=rng.randint(1, config.namespaces),
                 single=rng.random() < config.single_share,
                 lease_seconds=rng.uniform(1.5, 4),
+                timed=config.by_cost,
             )
         except Draining:
             expect(self._draining, "an engine is refused for a drain, and there is none")

@@ -5,6 +5,7 @@ import math
 from kvstore.core.config import StoreConfig
 from kvstore.core.store import Store
 from kvstore.core.types import TenantId
+from kvstore.policy.cost import CostModel
 from kvstore.policy.eviction import Lru
 from kvstore.policy.swap import LengthThreshold
 from kvstore.sim.config import SimConfig
@@ -18,6 +19,7 @@ TENANTS = {"a": TenantId(1), "b": TenantId(2)}
 def make_store(
     *,
     drop_tokens_max: int = 8,
+    by_cost: int = 0,
     gpu_frames: int = 16,
     cpu_frames: int = 0,
     disk_frames: int = 0,
@@ -48,7 +50,8 @@ def make_store(
         queue_blocks_max=queue_blocks_max,
         background_wait_seconds=background_wait_seconds,
     )
-    return Store(config, Lru(), LengthThreshold(drop_tokens_max))
+    policy = CostModel(drop_tokens_max) if by_cost else LengthThreshold(drop_tokens_max)
+    return Store(config, Lru(), policy)
 
 
 def store_of(config: SimConfig, disk_share: float = 1.0) -> Store:
@@ -63,4 +66,5 @@ def store_of(config: SimConfig, disk_share: float = 1.0) -> Store:
         retained_blocks_max=config.retained_blocks_max,
         queue_blocks_max=config.queue_blocks_max,
         drop_tokens_max=config.drop_tokens_max,
+        by_cost=config.by_cost,
     )

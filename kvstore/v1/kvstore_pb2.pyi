@@ -611,6 +611,7 @@ class StepRequest(_message.Message):
     STEP_FIELD_NUMBER: _builtins.int
     COMPLETED_STEP_FIELD_NUMBER: _builtins.int
     OPERATIONS_FIELD_NUMBER: _builtins.int
+    TIMINGS_FIELD_NUMBER: _builtins.int
     engine: _builtins.str
     step: _builtins.int
     """1, 2, 3 … per engine."""
@@ -620,6 +621,12 @@ class StepRequest(_message.Message):
     def operations(self) -> _containers.RepeatedCompositeFieldContainer[Global___Operation]:
         """At most 4096; each sequence of a Grow counts as one."""
 
+    @_builtins.property
+    def timings(self) -> _containers.RepeatedCompositeFieldContainer[Global___StepTiming]:
+        """How long earlier steps took, each told once: what the cost model is fitted from.
+        At most 64, of steps up to completed_step.
+        """
+
     def __init__(
         self,
         *,
@@ -627,14 +634,56 @@ class StepRequest(_message.Message):
         step: _builtins.int = ...,
         completed_step: _builtins.int = ...,
         operations: _abc.Iterable[Global___Operation] | None = ...,
+        timings: _abc.Iterable[Global___StepTiming] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["completed_step", b"completed_step", "engine", b"engine", "operations", b"operations", "step", b"step"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["completed_step", b"completed_step", "engine", b"engine", "operations", b"operations", "step", b"step", "timings", b"timings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___StepRequest: _TypeAlias = StepRequest  # noqa: Y015
+
+@_typing.final
+class StepTiming(_message.Message):
+    """The work of one step. Without prefilled tokens it counts for the GPU's load alone."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STEP_FIELD_NUMBER: _builtins.int
+    PREFILL_TOKENS_FIELD_NUMBER: _builtins.int
+    PREFILL_CONTEXT_FIELD_NUMBER: _builtins.int
+    DECODE_SEQUENCES_FIELD_NUMBER: _builtins.int
+    DECODE_CONTEXT_FIELD_NUMBER: _builtins.int
+    ELAPSED_FIELD_NUMBER: _builtins.int
+    step: _builtins.int
+    prefill_tokens: _builtins.int
+    prefill_context: _builtins.int
+    """Sum over prefilled pieces of n tokens after p tokens: n*p + n*n/2."""
+    decode_sequences: _builtins.int
+    decode_context: _builtins.int
+    """Sum of context lengths of the decoded sequences."""
+    @_builtins.property
+    def elapsed(self) -> _duration_pb2.Duration:
+        """Of the GPU's work, waits for memory not included. Above 0, at most an hour."""
+
+    def __init__(
+        self,
+        *,
+        step: _builtins.int = ...,
+        prefill_tokens: _builtins.int = ...,
+        prefill_context: _builtins.int = ...,
+        decode_sequences: _builtins.int = ...,
+        decode_context: _builtins.int = ...,
+        elapsed: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["elapsed", b"elapsed"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["decode_context", b"decode_context", "decode_sequences", b"decode_sequences", "elapsed", b"elapsed", "prefill_context", b"prefill_context", "prefill_tokens", b"prefill_tokens", "step", b"step"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StepTiming: _TypeAlias = StepTiming  # noqa: Y015
 
 @_typing.final
 class Operation(_message.Message):
@@ -2528,8 +2577,72 @@ class EngineUsage(_message.Message):
 Global___EngineUsage: _TypeAlias = EngineUsage  # noqa: Y015
 
 @_typing.final
+class ListDecisionsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_FIELD_NUMBER: _builtins.int
+    SEQUENCE_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    ENGINE_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    session: _builtins.str
+    """Only what concerns this chat session of any tenant; or this sequence, of one engine
+    or of any. Both empty: all, those of tiers included.
+    """
+    sequence: _builtins.int
+    page_size: _builtins.int
+    """At most 1000; 0: 100."""
+    page_token: _builtins.str
+    """Of the page before; empty: from the latest on."""
+    engine: _builtins.str
+    kind: _builtins.str
+    """Only this kind; empty: all."""
+    def __init__(
+        self,
+        *,
+        session: _builtins.str = ...,
+        sequence: _builtins.int = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+        engine: _builtins.str = ...,
+        kind: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["engine", b"engine", "kind", b"kind", "page_size", b"page_size", "page_token", b"page_token", "sequence", b"sequence", "session", b"session"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListDecisionsRequest: _TypeAlias = ListDecisionsRequest  # noqa: Y015
+
+@_typing.final
+class ListDecisionsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DECISIONS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Empty: that was the last page."""
+    @_builtins.property
+    def decisions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Decision]: ...
+    def __init__(
+        self,
+        *,
+        decisions: _abc.Iterable[Global___Decision] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["decisions", b"decisions", "next_page_token", b"next_page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListDecisionsResponse: _TypeAlias = ListDecisionsResponse  # noqa: Y015
+
+@_typing.final
 class Decision(_message.Message):
-    """One choice of a policy, with the inputs that it rested on."""
+    """One choice of a policy, with the two sides that were weighed."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -2556,9 +2669,30 @@ class Decision(_message.Message):
     TIME_FIELD_NUMBER: _builtins.int
     KIND_FIELD_NUMBER: _builtins.int
     CHOSEN_FIELD_NUMBER: _builtins.int
+    CHOSEN_COST_SECONDS_FIELD_NUMBER: _builtins.int
+    OTHER_COST_SECONDS_FIELD_NUMBER: _builtins.int
     INPUTS_FIELD_NUMBER: _builtins.int
+    OTHER_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    ENGINE_FIELD_NUMBER: _builtins.int
+    SEQUENCE_FIELD_NUMBER: _builtins.int
+    SESSION_FIELD_NUMBER: _builtins.int
     kind: _builtins.str
+    """"swap" (a sequence leaves the GPU), "restore" (one comes back, or begins with a
+    cached prefix below the GPU), "evict" and "admit" (blocks of a tier, a lot each).
+    """
     chosen: _builtins.str
+    chosen_cost_seconds: _builtins.float
+    """Seconds, as they are priced under load. Both 0: nothing was weighed, see reason."""
+    other_cost_seconds: _builtins.float
+    other: _builtins.str
+    """What it was chosen over."""
+    reason: _builtins.str
+    """Why it had to be chosen, or what overruled the costs; for people."""
+    engine: _builtins.str
+    """Whom it concerns; all empty: a tier, and no one sequence."""
+    sequence: _builtins.int
+    session: _builtins.str
     @_builtins.property
     def time(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
@@ -2569,11 +2703,18 @@ class Decision(_message.Message):
         time: _timestamp_pb2.Timestamp | None = ...,
         kind: _builtins.str = ...,
         chosen: _builtins.str = ...,
+        chosen_cost_seconds: _builtins.float = ...,
+        other_cost_seconds: _builtins.float = ...,
         inputs: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+        other: _builtins.str = ...,
+        reason: _builtins.str = ...,
+        engine: _builtins.str = ...,
+        sequence: _builtins.int = ...,
+        session: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["time", b"time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chosen", b"chosen", "inputs", b"inputs", "kind", b"kind", "time", b"time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chosen", b"chosen", "chosen_cost_seconds", b"chosen_cost_seconds", "engine", b"engine", "inputs", b"inputs", "kind", b"kind", "other", b"other", "other_cost_seconds", b"other_cost_seconds", "reason", b"reason", "sequence", b"sequence", "session", b"session", "time", b"time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -115,6 +115,11 @@ class KVStoreStub:
                 request_serializer=kvstore_dot_v1_dot_kvstore__pb2.GetSequenceRequest.SerializeToString,
                 response_deserializer=kvstore_dot_v1_dot_kvstore__pb2.Sequence.FromString,
                 _registered_method=True)
+        self.ListDecisions = channel.unary_unary(
+                '/kvstore.v1.KVStore/ListDecisions',
+                request_serializer=kvstore_dot_v1_dot_kvstore__pb2.ListDecisionsRequest.SerializeToString,
+                response_deserializer=kvstore_dot_v1_dot_kvstore__pb2.ListDecisionsResponse.FromString,
+                _registered_method=True)
         self.WatchEvents = channel.unary_stream(
                 '/kvstore.v1.KVStore/WatchEvents',
                 request_serializer=kvstore_dot_v1_dot_kvstore__pb2.WatchEventsRequest.SerializeToString,
@@ -287,6 +292,16 @@ class KVStoreServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListDecisions(self, request, context):
+        """The recent decisions with the figures they rested on, the latest first. Takes
+        nothing, and needs no engine: for people and tools. Of each kind some thousands
+        are remembered, since the start of the store.
+        Errors: INVALID_ARGUMENT FIELD_INVALID.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def WatchEvents(self, request, context):
         """Streams events from `start_revision` on, without a gap; a batch without events comes
         first and says where that is. The store keeps a bounded number of events for all who
@@ -403,6 +418,11 @@ def add_KVStoreServicer_to_server(servicer, server):
                     servicer.GetSequence,
                     request_deserializer=kvstore_dot_v1_dot_kvstore__pb2.GetSequenceRequest.FromString,
                     response_serializer=kvstore_dot_v1_dot_kvstore__pb2.Sequence.SerializeToString,
+            ),
+            'ListDecisions': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListDecisions,
+                    request_deserializer=kvstore_dot_v1_dot_kvstore__pb2.ListDecisionsRequest.FromString,
+                    response_serializer=kvstore_dot_v1_dot_kvstore__pb2.ListDecisionsResponse.SerializeToString,
             ),
             'WatchEvents': grpc.unary_stream_rpc_method_handler(
                     servicer.WatchEvents,
@@ -853,6 +873,33 @@ class KVStore:
             '/kvstore.v1.KVStore/GetSequence',
             kvstore_dot_v1_dot_kvstore__pb2.GetSequenceRequest.SerializeToString,
             kvstore_dot_v1_dot_kvstore__pb2.Sequence.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListDecisions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/kvstore.v1.KVStore/ListDecisions',
+            kvstore_dot_v1_dot_kvstore__pb2.ListDecisionsRequest.SerializeToString,
+            kvstore_dot_v1_dot_kvstore__pb2.ListDecisionsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -129,6 +129,12 @@ class KVStoreStub:
     """--- Observation and operation. ---"""
     GetSequence: _grpc.UnaryUnaryMultiCallable[_kvstore_pb2.GetSequenceRequest, _kvstore_pb2.Sequence]
     """How one sequence stands. Errors: NOT_FOUND ENGINE_EXPIRED | SEQUENCE_UNKNOWN."""
+    ListDecisions: _grpc.UnaryUnaryMultiCallable[_kvstore_pb2.ListDecisionsRequest, _kvstore_pb2.ListDecisionsResponse]
+    """The recent decisions with the figures they rested on, the latest first. Takes
+    nothing, and needs no engine: for people and tools. Of each kind some thousands
+    are remembered, since the start of the store.
+    Errors: INVALID_ARGUMENT FIELD_INVALID.
+    """
     WatchEvents: _grpc.UnaryStreamMultiCallable[_kvstore_pb2.WatchEventsRequest, _kvstore_pb2.EventBatch]
     """Streams events from `start_revision` on, without a gap; a batch without events comes
     first and says where that is. The store keeps a bounded number of events for all who
@@ -237,6 +243,12 @@ class KVStoreAsyncStub(KVStoreStub):
     """--- Observation and operation. ---"""
     GetSequence: _aio.UnaryUnaryMultiCallable[_kvstore_pb2.GetSequenceRequest, _kvstore_pb2.Sequence]  # type: ignore[assignment]
     """How one sequence stands. Errors: NOT_FOUND ENGINE_EXPIRED | SEQUENCE_UNKNOWN."""
+    ListDecisions: _aio.UnaryUnaryMultiCallable[_kvstore_pb2.ListDecisionsRequest, _kvstore_pb2.ListDecisionsResponse]  # type: ignore[assignment]
+    """The recent decisions with the figures they rested on, the latest first. Takes
+    nothing, and needs no engine: for people and tools. Of each kind some thousands
+    are remembered, since the start of the store.
+    Errors: INVALID_ARGUMENT FIELD_INVALID.
+    """
     WatchEvents: _aio.UnaryStreamMultiCallable[_kvstore_pb2.WatchEventsRequest, _kvstore_pb2.EventBatch]  # type: ignore[assignment]
     """Streams events from `start_revision` on, without a gap; a batch without events comes
     first and says where that is. The store keeps a bounded number of events for all who
@@ -438,6 +450,18 @@ class KVStoreServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_kvstore_pb2.Sequence, _abc.Awaitable[_kvstore_pb2.Sequence]]:
         """How one sequence stands. Errors: NOT_FOUND ENGINE_EXPIRED | SEQUENCE_UNKNOWN."""
+
+    @_abc_1.abstractmethod
+    def ListDecisions(
+        self,
+        request: _kvstore_pb2.ListDecisionsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_kvstore_pb2.ListDecisionsResponse, _abc.Awaitable[_kvstore_pb2.ListDecisionsResponse]]:
+        """The recent decisions with the figures they rested on, the latest first. Takes
+        nothing, and needs no engine: for people and tools. Of each kind some thousands
+        are remembered, since the start of the store.
+        Errors: INVALID_ARGUMENT FIELD_INVALID.
+        """
 
     @_abc_1.abstractmethod
     def WatchEvents(

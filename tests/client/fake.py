@@ -152,7 +152,7 @@ class FakeService(rpc.KVStoreServicer):
         self._refuse(context, grpc.StatusCode.FAILED_PRECONDITION, "STEP_MIXED")
 
     Allocate = Commit = Fork = Free = Swap = UpdateLimits = Prefetch = Retain = Forget = _unused
-    Drain = GetSequence = WatchEvents = _unused
+    Drain = GetSequence = WatchEvents = ListDecisions = _unused
 
     def GetUsage(self, request, context):
         self._enter("GetUsage", request, context)

@@ -16,6 +16,7 @@ DEFAULTS: dict[str, float] = {
     "cpu_frames": 0,
     "disk_frames": 0,
     "drop_tokens_max": 8,
+    "by_cost": 0,
     "transfer_blocks_max": 32,
     "transfers_per_link_max": 2,
     "forget_lot_blocks": 512,

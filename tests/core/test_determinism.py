@@ -7,7 +7,9 @@ from tests.core.snapshot import snapshot
 from tests.core.world import make_store
 
 
-@pytest.mark.parametrize("sizes", [{"cpu_frames": 12, "disk_frames": 20}, {}], ids=str)
+@pytest.mark.parametrize(
+    "sizes", [{"cpu_frames": 12, "disk_frames": 20}, {"cpu_frames": 12, "by_cost": 1}, {}], ids=str
+)
 def test_the_same_events_twice_give_the_same_effects_and_the_same_state(sizes: dict[str, int]) -> None:
     run = Fuzz(5, **sizes)
     events = run.note(60)

@@ -46,7 +46,8 @@ def test_the_mode_decides_or_the_policy_by_length(
     result = caller.one(SwapResult, swap_out(1, token_count, mode))
     assert (result.outcome, result.state) == (Outcome.OK, state)
     assert result.decision is not None
-    assert (result.decision.kind, result.decision.chosen) == (mode.name, chosen)
+    assert (result.decision.kind, result.decision.chosen) == ("swap", chosen)
+    assert result.decision.reason == ("by length" if mode is SwapMode.AUTO else "the engine insists")
     assert dict(result.decision.inputs) == {
         "tokens": token_count,
         "drop_tokens_max": 8,

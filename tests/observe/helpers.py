@@ -17,7 +17,6 @@ from kvstore.observe.journal import Journal
 from kvstore.observe.making import heading_of
 from kvstore.observe.records import Heading, Record
 from kvstore.policy.eviction import Lru
-from kvstore.policy.swap import LengthThreshold
 
 __all__ = ["JOURNAL_BYTES", "heading_for", "journaled", "replay", "write_records"]
 
@@ -26,8 +25,8 @@ JOURNAL_BYTES = 1 << 22
 
 def heading_for(store: Store, epoch: int = 7) -> Heading:
     """Of a store as `make_store` of the core's tests makes them, in a world whose clock begins at 100."""
-    threshold = LengthThreshold(8)
-    return heading_of(store.config, Lru(), threshold, build="test", store_epoch=epoch, start_time=100.0)
+    policy = store.swap_policy
+    return heading_of(store.config, Lru(), policy, build="test", store_epoch=epoch, start_time=100.0)
 
 
 @contextmanager

@@ -21,7 +21,12 @@ from tests.observe.helpers import journaled, write_records
 from tests.observe.helpers import replay as run_replay
 from tests.server.harness import until
 
-SIZES = [{"cpu_frames": 12, "disk_frames": 20}, {"cpu_frames": 6}, {}]
+SIZES = [
+    {"cpu_frames": 12, "disk_frames": 20},
+    {"cpu_frames": 12, "disk_frames": 20, "by_cost": 1},
+    {"cpu_frames": 6},
+    {},
+]
 
 
 @pytest.mark.parametrize("sizes", SIZES, ids=str)

@@ -394,6 +394,7 @@ class Event(_message.Message):
     FRAMES_RETURNED_FIELD_NUMBER: _builtins.int
     BLOCKS_LOST_FIELD_NUMBER: _builtins.int
     SET_LIMITS_FIELD_NUMBER: _builtins.int
+    SET_COSTS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def attach(self) -> Global___Attach: ...
     @_builtins.property
@@ -438,6 +439,8 @@ class Event(_message.Message):
     def blocks_lost(self) -> Global___BlocksLost: ...
     @_builtins.property
     def set_limits(self) -> Global___SetLimits: ...
+    @_builtins.property
+    def set_costs(self) -> Global___SetCosts: ...
     def __init__(
         self,
         *,
@@ -463,12 +466,13 @@ class Event(_message.Message):
         frames_returned: Global___FramesReturned | None = ...,
         blocks_lost: Global___BlocksLost | None = ...,
         set_limits: Global___SetLimits | None = ...,
+        set_costs: Global___SetCosts | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["attach", b"attach", "blocks_found", b"blocks_found", "blocks_lost", b"blocks_lost", "detach", b"detach", "disk_synced", b"disk_synced", "drain", b"drain", "forget", b"forget", "forget_on", b"forget_on", "frames_returned", b"frames_returned", "get_sequence", b"get_sequence", "keep_alive", b"keep_alive", "kind", b"kind", "lookup", b"lookup", "prefetch", b"prefetch", "retain", b"retain", "set_limits", b"set_limits", "single", b"single", "step", b"step", "tether_opened", b"tether_opened", "tethers_closed", b"tethers_closed", "tick", b"tick", "transfer_ended", b"transfer_ended", "watch", b"watch"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["attach", b"attach", "blocks_found", b"blocks_found", "blocks_lost", b"blocks_lost", "detach", b"detach", "disk_synced", b"disk_synced", "drain", b"drain", "forget", b"forget", "forget_on", b"forget_on", "frames_returned", b"frames_returned", "get_sequence", b"get_sequence", "keep_alive", b"keep_alive", "kind", b"kind", "lookup", b"lookup", "prefetch", b"prefetch", "retain", b"retain", "set_costs", b"set_costs", "set_limits", b"set_limits", "single", b"single", "step", b"step", "tether_opened", b"tether_opened", "tethers_closed", b"tethers_closed", "tick", b"tick", "transfer_ended", b"transfer_ended", "watch", b"watch"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attach", b"attach", "blocks_found", b"blocks_found", "blocks_lost", b"blocks_lost", "detach", b"detach", "disk_synced", b"disk_synced", "drain", b"drain", "forget", b"forget", "forget_on", b"forget_on", "frames_returned", b"frames_returned", "get_sequence", b"get_sequence", "keep_alive", b"keep_alive", "kind", b"kind", "lookup", b"lookup", "prefetch", b"prefetch", "retain", b"retain", "set_limits", b"set_limits", "single", b"single", "step", b"step", "tether_opened", b"tether_opened", "tethers_closed", b"tethers_closed", "tick", b"tick", "transfer_ended", b"transfer_ended", "watch", b"watch"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attach", b"attach", "blocks_found", b"blocks_found", "blocks_lost", b"blocks_lost", "detach", b"detach", "disk_synced", b"disk_synced", "drain", b"drain", "forget", b"forget", "forget_on", b"forget_on", "frames_returned", b"frames_returned", "get_sequence", b"get_sequence", "keep_alive", b"keep_alive", "kind", b"kind", "lookup", b"lookup", "prefetch", b"prefetch", "retain", b"retain", "set_costs", b"set_costs", "set_limits", b"set_limits", "single", b"single", "step", b"step", "tether_opened", b"tether_opened", "tethers_closed", b"tethers_closed", "tick", b"tick", "transfer_ended", b"transfer_ended", "watch", b"watch"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["attach", "keep_alive", "detach", "step", "single", "lookup", "tick", "tether_opened", "tethers_closed", "transfer_ended", "blocks_found", "get_sequence", "watch", "drain", "prefetch", "retain", "forget", "forget_on", "disk_synced", "frames_returned", "blocks_lost", "set_limits"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["attach", "keep_alive", "detach", "step", "single", "lookup", "tick", "tether_opened", "tethers_closed", "transfer_ended", "blocks_found", "get_sequence", "watch", "drain", "prefetch", "retain", "forget", "forget_on", "disk_synced", "frames_returned", "blocks_lost", "set_limits", "set_costs"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -570,12 +574,15 @@ class Step(_message.Message):
     STEP_FIELD_NUMBER: _builtins.int
     COMPLETED_STEP_FIELD_NUMBER: _builtins.int
     OPERATIONS_FIELD_NUMBER: _builtins.int
+    TIMINGS_FIELD_NUMBER: _builtins.int
     time: _builtins.float
     engine: _builtins.str
     step: _builtins.int
     completed_step: _builtins.int
     @_builtins.property
     def operations(self) -> _containers.RepeatedCompositeFieldContainer[Global___Operation]: ...
+    @_builtins.property
+    def timings(self) -> _containers.RepeatedCompositeFieldContainer[Global___StepTiming]: ...
     def __init__(
         self,
         *,
@@ -584,14 +591,49 @@ class Step(_message.Message):
         step: _builtins.int = ...,
         completed_step: _builtins.int = ...,
         operations: _abc.Iterable[Global___Operation] | None = ...,
+        timings: _abc.Iterable[Global___StepTiming] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["completed_step", b"completed_step", "engine", b"engine", "operations", b"operations", "step", b"step", "time", b"time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["completed_step", b"completed_step", "engine", b"engine", "operations", b"operations", "step", b"step", "time", b"time", "timings", b"timings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Step: _TypeAlias = Step  # noqa: Y015
+
+@_typing.final
+class StepTiming(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STEP_FIELD_NUMBER: _builtins.int
+    PREFILL_TOKENS_FIELD_NUMBER: _builtins.int
+    PREFILL_CONTEXT_FIELD_NUMBER: _builtins.int
+    DECODE_SEQUENCES_FIELD_NUMBER: _builtins.int
+    DECODE_CONTEXT_FIELD_NUMBER: _builtins.int
+    ELAPSED_SECONDS_FIELD_NUMBER: _builtins.int
+    step: _builtins.int
+    prefill_tokens: _builtins.int
+    prefill_context: _builtins.int
+    decode_sequences: _builtins.int
+    decode_context: _builtins.int
+    elapsed_seconds: _builtins.float
+    def __init__(
+        self,
+        *,
+        step: _builtins.int = ...,
+        prefill_tokens: _builtins.int = ...,
+        prefill_context: _builtins.int = ...,
+        decode_sequences: _builtins.int = ...,
+        decode_context: _builtins.int = ...,
+        elapsed_seconds: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["decode_context", b"decode_context", "decode_sequences", b"decode_sequences", "elapsed_seconds", b"elapsed_seconds", "prefill_context", b"prefill_context", "prefill_tokens", b"prefill_tokens", "step", b"step"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StepTiming: _TypeAlias = StepTiming  # noqa: Y015
 
 @_typing.final
 class Single(_message.Message):
@@ -938,6 +980,60 @@ class SetLimits(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SetLimits: _TypeAlias = SetLimits  # noqa: Y015
+
+@_typing.final
+class SetCosts(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TIME_FIELD_NUMBER: _builtins.int
+    BLOCK_BYTES_FIELD_NUMBER: _builtins.int
+    LINKS_FIELD_NUMBER: _builtins.int
+    time: _builtins.float
+    block_bytes: _builtins.int
+    @_builtins.property
+    def links(self) -> _containers.RepeatedCompositeFieldContainer[Global___LinkCost]: ...
+    def __init__(
+        self,
+        *,
+        time: _builtins.float = ...,
+        block_bytes: _builtins.int = ...,
+        links: _abc.Iterable[Global___LinkCost] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_bytes", b"block_bytes", "links", b"links", "time", b"time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetCosts: _TypeAlias = SetCosts  # noqa: Y015
+
+@_typing.final
+class LinkCost(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SOURCE_FIELD_NUMBER: _builtins.int
+    TARGET_FIELD_NUMBER: _builtins.int
+    BYTES_PER_SECOND_FIELD_NUMBER: _builtins.int
+    FIXED_SECONDS_FIELD_NUMBER: _builtins.int
+    source: _builtins.int
+    target: _builtins.int
+    bytes_per_second: _builtins.float
+    fixed_seconds: _builtins.float
+    def __init__(
+        self,
+        *,
+        source: _builtins.int = ...,
+        target: _builtins.int = ...,
+        bytes_per_second: _builtins.float = ...,
+        fixed_seconds: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_per_second", b"bytes_per_second", "fixed_seconds", b"fixed_seconds", "source", b"source", "target", b"target"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LinkCost: _TypeAlias = LinkCost  # noqa: Y015
 
 @_typing.final
 class Watermarks(_message.Message):
@@ -2021,9 +2117,23 @@ class Decision(_message.Message):
     KIND_FIELD_NUMBER: _builtins.int
     CHOSEN_FIELD_NUMBER: _builtins.int
     INPUTS_FIELD_NUMBER: _builtins.int
+    OTHER_FIELD_NUMBER: _builtins.int
+    CHOSEN_COST_SECONDS_FIELD_NUMBER: _builtins.int
+    OTHER_COST_SECONDS_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    ENGINE_FIELD_NUMBER: _builtins.int
+    SEQUENCE_FIELD_NUMBER: _builtins.int
+    SESSION_FIELD_NUMBER: _builtins.int
     time: _builtins.float
     kind: _builtins.str
     chosen: _builtins.str
+    other: _builtins.str
+    chosen_cost_seconds: _builtins.float
+    other_cost_seconds: _builtins.float
+    reason: _builtins.str
+    engine: _builtins.str
+    sequence: _builtins.int
+    session: _builtins.str
     @_builtins.property
     def inputs(self) -> _containers.RepeatedCompositeFieldContainer[Global___Parameter]: ...
     def __init__(
@@ -2033,10 +2143,17 @@ class Decision(_message.Message):
         kind: _builtins.str = ...,
         chosen: _builtins.str = ...,
         inputs: _abc.Iterable[Global___Parameter] | None = ...,
+        other: _builtins.str = ...,
+        chosen_cost_seconds: _builtins.float = ...,
+        other_cost_seconds: _builtins.float = ...,
+        reason: _builtins.str = ...,
+        engine: _builtins.str = ...,
+        sequence: _builtins.int = ...,
+        session: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chosen", b"chosen", "inputs", b"inputs", "kind", b"kind", "time", b"time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chosen", b"chosen", "chosen_cost_seconds", b"chosen_cost_seconds", "engine", b"engine", "inputs", b"inputs", "kind", b"kind", "other", b"other", "other_cost_seconds", b"other_cost_seconds", "reason", b"reason", "sequence", b"sequence", "session", b"session", "time", b"time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

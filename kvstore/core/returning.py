@@ -1,0 +1,79 @@
+"""Sequences that come in with content below the GPU: how much of its head is worth loading.
+
+What is not loaded is computed by the engine, which is told fewer cached or valid tokens. So a slow link, or a
+long queue for it, never makes a sequence wait for longer than its prefill would take.
+"""
+
+from array import array
+
+import numpy as np
+
+from kvstore.core.blocks import NO_FRAME
+from kvstore.core.config import StoreConfig
+from kvstore.core.links import Links
+from kvstore.core.memory import Memory
+from kvstore.core.operations import Decision
+from kvstore.core.ports import Restore, SwapPolicy, TierRun, Verdict
+from kvstore.core.sequences import Sequence
+from kvstore.core.types import CPU, DISK, GPU, LOAD, READ, Tier
+
+__all__ = ["Returning"]
+
+# A chain that lies about in more pieces than this is loaded whole.
+RUNS_MAX = 64
+
+
+class Returning:
+    """Asks the policy, and remembers what it said of those who got their frames."""
+
+    def __init__(self, config: StoreConfig, memory: Memory, links: Links, policy: SwapPolicy) -> None:
+        self._config = config
+        self._memory = memory
+        self._links = links
+        self._policy = policy
+
+    def weigh(self, found: "array[int]", tokens: int) -> Verdict | None:
+        """How many of these leading blocks, which hold `tokens`, are worth having; None: all.
+
+        A block whose GPU frame is on its way to be filled for somebody else is as good as there.
+        """
+        if not found or not self._config.cpu_frames:
+            return None
+        blocks, rows = self._memory.blocks, np.array(found, np.intp)
+        on_gpu = blocks.frame[GPU][rows] != NO_FRAME
+        if np.count_nonzero(on_gpu) == rows.size:
+            return None
+        tiers = np.where(on_gpu, GPU, np.where(blocks.valid[CPU][rows], CPU, DISK))
+        begins = np.flatnonzero(np.diff(tiers, prepend=-1))
+        if begins.size > RUNS_MAX:
+            return None
+        counts = np.diff(begins, append=rows.size)
+        runs: list[TierRun] = list(zip(map(Tier, tiers[begins].tolist()), counts.tolist(), strict=True))
+        return self._policy.load(
+            Restore(
+                time=self._memory.decisions.now,
+                tokens=tokens,
+                block_tokens=self._config.block_tokens,
+                runs=tuple(runs),
+                load=self._links.state(LOAD),
+                read=self._links.state(READ),
+            )
+        )
+
+    def note(self, sequence: Sequence, verdict: Verdict) -> None:
+        """It has got its frames so."""
+        self._memory.decisions.note(
+            Decision(
+                time=self._memory.decisions.now,
+                kind="restore",
+                chosen="load all" if verdict.keeps else "load the head, compute the rest",
+                other="load less" if verdict.keeps else "load more or less",
+                chosen_cost_seconds=verdict.seconds,
+                other_cost_seconds=verdict.other_seconds,
+                reason=verdict.reason,
+                engine=sequence.engine,
+                sequence=sequence.id,
+                session=sequence.session,
+                inputs=verdict.inputs,
+            )
+        )
