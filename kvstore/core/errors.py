@@ -19,6 +19,7 @@
       ConfigInvalid         CONFIG_INVALID
       DiskInvalid           DISK_INVALID
       JournalInvalid        JOURNAL_INVALID
+      TraceInvalid          TRACE_INVALID
     CheckFailed             a bug in the store: it must stop
 
 A refusal names the field, its value and the remedy. Which gRPC code a reason has is the
@@ -48,6 +49,7 @@ __all__ = [
     "StoreNotMade",
     "TooManyEngines",
     "TooManyForgets",
+    "TraceInvalid",
     "check",
 ]
 
@@ -141,6 +143,10 @@ class DiskInvalid(KVStoreError):
 
 class JournalInvalid(KVStoreError):
     reason = "JOURNAL_INVALID"
+
+
+class TraceInvalid(KVStoreError):
+    reason = "TRACE_INVALID"
 
 
 class CheckFailed(Exception):

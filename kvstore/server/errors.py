@@ -1,8 +1,8 @@
 """Refusals as gRPC statuses: the one table of codes, and google.rpc.ErrorInfo around it.
 
-The codes are those that the contract's comments name. A bug in the store is INTERNAL; what a
-refusal of the start-up (CONFIG_INVALID, DISK_INVALID, JOURNAL_INVALID) would be on the wire is here for
-completeness: the service doesn't come up with one.
+The codes are those that the contract's comments name. A bug in the store is INTERNAL; what a refusal of the
+start-up or of a command (CONFIG_INVALID, DISK_INVALID, JOURNAL_INVALID, TRACE_INVALID) would be on the wire
+is here for completeness: the service doesn't come up with one.
 """
 
 from collections.abc import Mapping
@@ -46,6 +46,7 @@ CODES: Mapping[str, grpc.StatusCode] = {
     "CONFIG_INVALID": grpc.StatusCode.FAILED_PRECONDITION,
     "DISK_INVALID": grpc.StatusCode.FAILED_PRECONDITION,
     "JOURNAL_INVALID": grpc.StatusCode.FAILED_PRECONDITION,
+    "TRACE_INVALID": grpc.StatusCode.FAILED_PRECONDITION,
 }
 
 # A status travels in HTTP/2 headers, of which clients take 8 KiB: all texts in base64, and the message

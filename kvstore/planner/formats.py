@@ -1,0 +1,210 @@
+"""The formats of traces: what stands in a line, and the request that it is. docs/planner.md describes them.
+
+A line that is wrong is refused with its file, number, field and value; nothing is guessed.
+"""
+
+import re
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from msgspec import Meta, Struct
+
+from kvstore.core.errors import TraceInvalid
+from kvstore.core.types import blocks_for_tokens
+from kvstore.planner.requests import Request
+
+__all__ = ["MOONCAKE_BLOCK_TOKENS", "Format", "find_format"]
+
+MOONCAKE_BLOCK_TOKENS = 512
+
+Seconds = Annotated[float, Meta(ge=0)]
+Number = Annotated[int, Meta(ge=0, le=1 << 24)]
+Positive = Annotated[int, Meta(ge=1, le=1 << 24)]
+Ids = tuple[Annotated[int, Meta(ge=0, le=(1 << 63) - 1)], ...]
+
+# Where msgspec has found something wrong: "Expected …, got … - at `$.hash_ids[3]`".
+FOUND = re.compile(r"(?P<what>.*) - at `\$\.?(?P<place>.*)`$")
+MISSING = re.compile(r"Object (missing required|contains unknown) field `(?P<place>.*)`")
+PART = re.compile(r"[^.\[\]]+")
+# Of a value that is told.
+VALUE_CHARACTERS_MAX = 60
+
+
+class _Line(Struct, frozen=True, gc=False):
+    """What stands in a line of one of the formats."""
+
+    def request(self) -> Request:
+        raise NotImplementedError
+
+
+class Mooncake(_Line, frozen=True, gc=False):
+    """`timestamp` is in milliseconds."""
+
+    timestamp: Seconds
+    input_length: Positive
+    output_length: Number
+    hash_ids: Ids
+
+    def request(self) -> Request:
+        return Request(
+            time=self.timestamp / 1000,
+            input_tokens=self.input_length,
+            output_tokens=self.output_length,
+            block_ids=self.hash_ids,
+        )
+
+
+class Turn(_Line, frozen=True, gc=False):
+    """Below a heading that tells the size of blocks. `ts` is in seconds."""
+
+    sess: int | str
+    turn: Number
+    ts: Seconds
+    input: Positive = msgspec.field(name="in")
+    out: Number
+    hash_ids: Ids
+    kind: str = ""
+
+    def request(self) -> Request:
+        return Request(
+            time=self.ts,
+            input_tokens=self.input,
+            output_tokens=self.out,
+            block_ids=self.hash_ids,
+            session=str(self.sess),
+            turn=self.turn,
+            kind=self.kind,
+        )
+
+
+class Plain(_Line, frozen=True, gc=False, forbid_unknown_fields=True):
+    """kvstore's own, below its heading. Strict: a name with a slip in it is not passed over."""
+
+    time: Seconds
+    input: Positive
+    output: Number
+    blocks: Ids
+    answer: Ids = ()
+    session: str = ""
+    turn: Number = 0
+    kind: str = ""
+
+    def request(self) -> Request:
+        return Request(
+            time=self.time,
+            input_tokens=self.input,
+            output_tokens=self.output,
+            block_ids=self.blocks,
+            answer_ids=self.answer,
+            session=self.session,
+            turn=self.turn,
+            kind=self.kind,
+        )
+
+
+class TurnHeading(Struct, frozen=True, forbid_unknown_fields=True):
+    block_size: Positive
+
+
+class PlainHeading(Struct, frozen=True, forbid_unknown_fields=True):
+    kvstore_trace: Annotated[int, Meta(ge=1, le=1)]
+    block_tokens: Positive
+
+
+Anything = TypeVar("Anything")
+
+
+class Format:
+    """How the lines of a file are read. `ids` is the field of the blocks; with `heads` the first line is a
+    heading."""
+
+    def __init__(self, name: str, lines: type[_Line], ids: str, block_tokens: int, *, heads: bool) -> None:
+        self.name, self.block_tokens, self.heads = name, block_tokens, heads
+        self._ids = ids
+        # msgspec looks at the types once, when a decoder is made.
+        self._decoder = msgspec.json.Decoder(lines)
+
+    def parse(self, path: Path, number: int, line: bytes) -> Request:
+        request = _decode(path, number, line, self._decoder).request()
+        blocks, tokens = len(request.block_ids), request.input_tokens
+        if blocks != blocks_for_tokens(tokens, self.block_tokens):
+            raise _invalid(
+                path,
+                number,
+                self._ids,
+                f"{blocks} ids",
+                f"a prompt of {tokens} tokens takes {blocks_for_tokens(tokens, self.block_tokens)} blocks of "
+                f"{self.block_tokens} tokens",
+                "name each block once, the part-filled last one included; or say --block-tokens",
+            )
+        most = request.answered_blocks(self.block_tokens) - request.full_blocks(self.block_tokens)
+        if len(request.answer_ids) > most:
+            raise _invalid(
+                path,
+                number,
+                "answer",
+                f"{len(request.answer_ids)} ids",
+                f"the answer fills {most} blocks of {self.block_tokens} tokens",
+                "name those that are full when it ends, the one that the prompt left part-filled included",
+            )
+        return request
+
+
+def find_format(path: Path, number: int, line: bytes, block_tokens: int | None) -> Format:
+    """By the first line of a file. `block_tokens` is what the user has named, or None."""
+    fields = _decode(path, number, line, msgspec.json.Decoder(dict[str, Any]))
+    if "kvstore_trace" in fields:
+        size = _decode(path, number, line, msgspec.json.Decoder(PlainHeading)).block_tokens
+        _check_agreed(path, number, "block_tokens", size, block_tokens)
+        return Format("kvstore", Plain, "blocks", size, heads=True)
+    if "block_size" in fields:
+        size = _decode(path, number, line, msgspec.json.Decoder(TurnHeading)).block_size
+        _check_agreed(path, number, "block_size", size, block_tokens)
+        return Format("turns", Turn, "hash_ids", size, heads=True)
+    if fields.keys() >= {"timestamp", "hash_ids"}:
+        return Format("mooncake", Mooncake, "hash_ids", block_tokens or MOONCAKE_BLOCK_TOKENS, heads=False)
+    raise _invalid(
+        path,
+        number,
+        "fields",
+        ", ".join(fields) or "none",
+        "not the first line of a trace known here",
+        'begin with {"kvstore_trace": 1, "block_tokens": 16} or {"block_size": 16}, or name what Mooncake '
+        "does: timestamp, input_length, output_length, hash_ids",
+    )
+
+
+def _check_agreed(path: Path, number: int, field: str, said: int, asked: int | None) -> None:
+    if asked is not None and asked != said:
+        remedy = f"leave --block-tokens {asked} out"
+        raise _invalid(path, number, field, said, "the trace says how many tokens its blocks hold", remedy)
+
+
+def _decode(path: Path, number: int, line: bytes, decoder: "msgspec.json.Decoder[Anything]") -> Anything:
+    try:
+        return decoder.decode(line)
+    except msgspec.ValidationError as error:
+        text = str(error)
+        if missing := MISSING.search(text):
+            raise _invalid(path, number, missing["place"], "", text, "see docs/planner.md") from error
+        found = FOUND.match(text)
+        what, place = (found["what"], found["place"]) if found else (text, "")
+        value = _value_at(line, place)
+        raise _invalid(path, number, place or "line", value, what, "see docs/planner.md") from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        value = line[:VALUE_CHARACTERS_MAX].decode(errors="replace").rstrip()
+        raise _invalid(path, number, "line", value, str(error), "write one JSON object a line") from error
+
+
+def _value_at(line: bytes, place: str) -> str:
+    """What stands where msgspec has found something wrong."""
+    value = msgspec.json.decode(line)
+    for part in PART.findall(place):
+        value = value[int(part)] if isinstance(value, list) else value[part]
+    text = repr(value)
+    return text if len(text) <= VALUE_CHARACTERS_MAX else text[:VALUE_CHARACTERS_MAX] + "…"
+
+
+def _invalid(path: Path, number: int, field: str, value: object, what: str, remedy: str) -> TraceInvalid:
+    return TraceInvalid(f"{path}, line {number}: {what}", field=field, value=value, remedy=remedy)
