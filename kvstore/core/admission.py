@@ -17,7 +17,7 @@ from kvstore.core.blocks import NO_FRAME, NO_TABLE, as_table, concat
 from kvstore.core.config import StoreConfig
 from kvstore.core.memory import Memory
 from kvstore.core.sequences import Sequence
-from kvstore.core.types import GPU, EngineId, Number
+from kvstore.core.types import GPU, DomainId, EngineId, Number
 
 __all__ = ["Admission", "Request", "Precedence"]
 
@@ -105,8 +105,11 @@ class Admission:
         return request.frames_ahead + request.fresh <= self._memory.pools[GPU].frame_count
 
     def _take(self, requests: list[Request], spare: int) -> bool:
-        held = concat([request.held for request in requests])
-        granted = self._memory.grant(held, sum([request.fresh for request in requests]), spare)
+        held, fresh = concat([request.held for request in requests]), sum([each.fresh for each in requests])
+        domains: list[tuple[DomainId, int]] = []
+        if self._memory.shares.are_shared:
+            domains = [(request.sequence.domain, request.fresh) for request in requests]
+        granted = self._memory.grant(held, fresh, spare, domains)
         if granted is None:
             return False
         rows, begin = as_table(granted), 0

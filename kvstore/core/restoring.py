@@ -30,11 +30,14 @@ def restore_blocks(memory: Memory, found: Sequence[StoredKey]) -> None:
         memory.replicas.deleted += [block for block in found if block not in chosen]
         kept = tuple(chosen)
     rows = memory.blocks.take_rows(len(kept))
+    runs = _find_runs(kept)
+    domains = [domain_id(kept[first].namespace, kept[first].tenant) for first in runs.tolist()]
+    # First of all: whose blocks they are is counted with their frames.
+    memory.blocks.domain[rows] = np.repeat(np.array(domains, np.int64), np.diff(runs, append=rows.size))
     memory.replicas.add(DISK, rows)
     memory.blocks.valid[DISK][rows] = True
     memory.blocks.writer[rows] = [block.writer for block in kept]
-    runs = _find_runs(kept)
-    _restore_runs(memory, rows, kept, runs)
+    _restore_runs(memory, rows, kept, runs, domains)
     memory.eviction.touch(DISK, _tails_first(rows, runs))
 
 
@@ -66,13 +69,15 @@ def _find_runs(found: Sequence[StoredKey]) -> Rows:
     return np.flatnonzero(begins)
 
 
-def _restore_runs(memory: Memory, rows: Rows, found: Sequence[StoredKey], runs: Rows) -> None:
+def _restore_runs(
+    memory: Memory, rows: Rows, found: Sequence[StoredKey], runs: Rows, domains: list[DomainId]
+) -> None:
+    """`domains`: of each run."""
     blocks, prefix = memory.blocks, memory.prefix
     keys, numbers = [block.key for block in found], rows.tolist()
     for row, key in zip(numbers, keys, strict=True):
         blocks.key[row] = key
     heads = [found[first] for first in runs.tolist()]
-    domains = [domain_id(head.namespace, head.tenant) for head in heads]
     for first, end, domain in _stretches(runs, domains, rows.size):
         prefix.restore(domain, keys[first:end], numbers[first:end])
     above = [
@@ -83,7 +88,6 @@ def _restore_runs(memory: Memory, rows: Rows, found: Sequence[StoredKey], runs: 
     parents = np.append(NO_ROW, rows)[:-1]
     parents[runs] = above
     blocks.depth[rows] = _depths(blocks.capacity, rows, runs, parents)
-    blocks.domain[rows] = np.repeat(np.array(domains, np.int64), np.diff(runs, append=rows.size))
     blocks.owner[rows] = [block.owner for block in found]
     prefix.set_parents(rows, parents)
 
