@@ -41,6 +41,13 @@ def serve(
         list[str] | None,
         typer.Option(help="A tenant that may be named; repeatable, the first is default."),
     ] = None,
+    tenant_share: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="The part of each tier that others don't take from a tenant, NAME=SHARE like alice=50%; "
+            "repeatable. Who is not named has an equal part of the rest."
+        ),
+    ] = None,
     lease: Annotated[float, typer.Option(help="Seconds until a silent engine counts as dead.")] = 10.0,
     engines_max: Annotated[int, typer.Option(help="Engines attached at once.")] = 64,
     swap_policy: Annotated[
@@ -106,6 +113,7 @@ def serve(
         wipe_incompatible=wipe_incompatible,
         scrub=scrub,
         tenants=tenant or (),
+        tenant_shares=tenant_share or (),
         lease=lease,
         engines_max=engines_max,
         swap_policy=swap_policy,

@@ -18,7 +18,7 @@ from kvstore.core.config import StoreConfig
 from kvstore.core.memory import Memory
 from kvstore.core.ports import Verdict
 from kvstore.core.sequences import Sequence
-from kvstore.core.types import GPU, EngineId, Number, Rows
+from kvstore.core.types import GPU, DomainId, EngineId, Number, Rows
 from kvstore.core.wanted import Wanted
 
 __all__ = ["Admission", "Request", "Precedence"]
@@ -135,8 +135,11 @@ class Admission:
         return True
 
     def _take(self, requests: list[Request], spare: int) -> bool:
-        held = concat([request.held for request in requests])
-        granted = self._memory.grant(held, sum([request.fresh for request in requests]), spare)
+        held, fresh = concat([request.held for request in requests]), sum([each.fresh for each in requests])
+        domains: list[tuple[DomainId, int]] = []
+        if self._memory.shares.are_shared:
+            domains = [(request.sequence.domain, request.fresh) for request in requests]
+        granted = self._memory.grant(held, fresh, spare, domains)
         if granted is None:
             return False
         rows, begin = as_table(granted), 0

@@ -10,6 +10,7 @@ from kvstore.core.decisions import OWNERS_MAX
 from kvstore.core.lanes import Lane, Lanes
 from kvstore.core.late import LateFrames
 from kvstore.core.memory import Memory
+from kvstore.core.shares import NOBODY
 from kvstore.core.types import ASKED, BACKGROUND, COPY, CPU, DISK, GPU, LOAD, NEEDED, PREFETCH, READ, Tier
 
 __all__ = ["Choosing"]
@@ -64,8 +65,8 @@ class Choosing:
         if self._late.too_many:
             self.refused += rows.tolist()
             return NO_ROWS
-        fitting = self._take_frames(CPU, rows)
-        lane.put_back(rows[fitting.size :])
+        fitting, lacking = self._take_frames(CPU, rows)
+        lane.put_back(lacking)
         return fitting
 
     def _wanted(self, rows: Rows) -> NDArray[np.bool_]:
@@ -91,8 +92,9 @@ class Choosing:
         if self._late.too_many:
             self._ahead.shed(rows)
             return NO_ROWS
-        fitting = self._take_frames(CPU, rows, self._config.cpu_frames_reserved, in_background=True)
-        lane.put_back(rows[fitting.size :])
+        spare = self._config.cpu_frames_reserved
+        fitting, lacking = self._take_frames(CPU, rows, spare, in_background=True)
+        lane.put_back(lacking)
         return fitting
 
     def _next_copy(self, rows: Rows, lane: Lane) -> Rows:
@@ -116,8 +118,7 @@ class Choosing:
         cached = cached[self._parent_is(below, cached)]
         cached = cached[~blocks.unwanted[cached]]
         spare = self._config.cpu_frames_reserved
-        fitting = self._take_frames(CPU, cached, spare, in_background=True)
-        lacking = cached[fitting.size :]
+        fitting, lacking = self._take_frames(CPU, cached, spare, in_background=True)
         waiting = blocks.to_disk[lacking]
         self._memory.blocks_shed[CPU] += int(np.count_nonzero(~waiting))
         lacking = lacking[waiting]
@@ -134,37 +135,63 @@ class Choosing:
         rows = rows[np.argsort(blocks.depth[rows], kind="stable")]
         ready = self._parent_is(blocks.valid[DISK], rows)
         early, rows = rows[~ready], rows[ready]
-        for row, parent in zip(early.tolist(), blocks.parent[early].tolist(), strict=True):
+        self._wait_for_parents(lane, early)
+        # A block is not written at the cost of the one that it hangs on.
+        parents = blocks.parent[rows]
+        parents = np.unique(parents[parents != NO_ROW])
+        blocks.pin(DISK, parents)
+        fitting, lacking = self._take_frames(DISK, rows)
+        blocks.unpin(DISK, parents)
+        if lacking.size:
+            self._shed(lacking, for_good=not fitting.size and not blocks.pins[DISK].any())
+            self._memory.decisions.note_lot(
+                "admit",
+                "shed",
+                "no room on disk: all that is there is in use, hung on, or another tenant's share",
+                blocks.owner[lacking[:OWNERS_MAX]],
+                (("blocks_taken", float(fitting.size)), ("blocks_shed", float(lacking.size))),
+            )
+        return fitting
+
+    def _wait_for_parents(self, lane: Lane, rows: Rows) -> None:
+        """Those whose parent is on its way down come again after it."""
+        blocks = self._memory.blocks
+        for row, parent in zip(rows.tolist(), blocks.parent[rows].tolist(), strict=True):
             # To be wished for is not to be on its way: a parent whose write has failed is not waited for.
             copied_first = blocks.queued[GPU][parent] and blocks.to_disk[parent]
             if blocks.queued[CPU][parent] or blocks.pins[CPU][parent] or copied_first:
                 blocks.queued[CPU][row] = True
                 lane.add([row])
-        # A block is not written at the cost of the one that it hangs on.
-        parents = blocks.parent[rows]
-        parents = np.unique(parents[parents != NO_ROW])
-        blocks.pin(DISK, parents)
-        fitting = self._take_frames(DISK, rows)
-        blocks.unpin(DISK, parents)
-        # Asked for again when the disk is looked after (`writing.py`).
-        self._memory.blocks_shed[DISK] += rows.size - fitting.size
-        if fitting.size < rows.size:
-            self._memory.decisions.note_lot(
-                "admit",
-                "shed",
-                "no room on disk: all that is there is in use, or hung on",
-                blocks.owner[rows[fitting.size :][:OWNERS_MAX]],
-                (("blocks_taken", float(fitting.size)), ("blocks_shed", float(rows.size - fitting.size))),
-            )
-        return fitting
+            elif not blocks.to_disk[parent]:
+                # The disk has seen the parent go. What hangs on it is worth nothing there.
+                self._shed(np.array([row], np.intp), for_good=True)
 
-    def _take_frames(self, tier: Tier, rows: Rows, spare: int = 0, *, in_background: bool = False) -> Rows:
-        """Target frames for as many of the leading rows as there is room for, by halves."""
-        count = rows.size
-        while count and not self._memory.make_room(tier, count, spare, in_background=in_background):
-            count //= 2
-        self._memory.replicas.add(tier, rows[:count])
-        return rows[:count]
+    def _shed(self, rows: Rows, *, for_good: bool) -> None:
+        """Not written. They are asked for again when the disk is looked after (`writing.py`), unless nothing
+        would ever come of it: the disk is full of what they hang on and of others' shares. Then the wish
+        ends, as for what the disk evicts."""
+        self._memory.blocks_shed[DISK] += rows.size
+        if for_good:
+            self._memory.blocks.to_disk[rows] = False
+        # They don't wait for their way down any more, so a copy from above may take their place.
+        self._lanes[COPY, BACKGROUND].stalled = False
+
+    def _take_frames(
+        self, tier: Tier, rows: Rows, spare: int = 0, *, in_background: bool = False
+    ) -> tuple[Rows, Rows]:
+        """Target frames for as many of the leading rows, of each tenant, as there is room for, by halves;
+        and the other rows."""
+        memory = self._memory
+        groups = memory.shares.by_tenant(rows) if memory.shares.are_shared else [(NOBODY, rows)]
+        fitting, lacking = [NO_ROWS], [NO_ROWS]
+        for domain, group in groups:
+            count = group.size
+            while count and not memory.make_room(tier, count, spare, domain, in_background=in_background):
+                count //= 2
+            memory.replicas.add(tier, group[:count])
+            fitting.append(group[:count])
+            lacking.append(group[count:])
+        return np.concatenate(fitting), np.concatenate(lacking)
 
     def _parent_is(self, there: NDArray[np.bool_], rows: Rows) -> NDArray[np.bool_]:
         """Whether each block's parent is there, goes with it in the same transfer, or does not exist."""

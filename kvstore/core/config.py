@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 from kvstore.core.errors import ConfigInvalid
 from kvstore.core.types import TenantId
 
-__all__ = ["OPERATIONS_MAX", "StoreConfig"]
+__all__ = ["OPERATIONS_MAX", "SHARE_ROUNDING", "StoreConfig"]
 
 # In one step, by the contract.
 OPERATIONS_MAX = 4_096
+# What shares may be more than 1 together because they are no binary fractions.
+SHARE_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +27,9 @@ class StoreConfig:
     # Tenants that may be named on the socket. The empty name stands for `default_tenant`.
     tenants: Mapping[str, TenantId] = field(default_factory=lambda: {"default": TenantId(1)})
     default_tenant: str = "default"
+    # Of each tier, by tenant: the part that others don't take from it. Tenants that aren't named here have
+    # equal parts of what is left.
+    tenant_shares: Mapping[str, float] = field(default_factory=dict)
     engines_max: int = 64
     lease_seconds_max: float = 10.0
     # Share of the GPU's frames in use above which pressure is HIGH, and below which it is LOW again.
@@ -89,6 +94,7 @@ class StoreConfig:
                 value=self.background_wait_seconds,
                 remedy="seconds, 0 or more",
             )
+        self._check_shares()
         if self.default_tenant not in self.tenants:
             raise ConfigInvalid(
                 "not one of the tenants",
@@ -96,6 +102,27 @@ class StoreConfig:
                 value=self.default_tenant,
                 remedy="name one of: " + ", ".join(sorted(self.tenants)),
             )
+
+    def _check_shares(self) -> None:
+        for name, share in self.tenant_shares.items():
+            if name not in self.tenants:
+                remedy = "name one of: " + ", ".join(sorted(self.tenants))
+                raise ConfigInvalid(
+                    "not one of the tenants", field="tenant_shares", value=name, remedy=remedy
+                )
+            if not 0 <= share <= 1:
+                raise ConfigInvalid("not a share", field="tenant_shares", value=share, remedy="0 to 1")
+        total = sum(self.tenant_shares.values())
+        if total > 1 + SHARE_ROUNDING:
+            remedy = "shares that make 1 together at most"
+            raise ConfigInvalid("more than there is", field="tenant_shares", value=total, remedy=remedy)
+
+    def share_of(self, tenant: str) -> float:
+        """The part of each tier that others don't take from this tenant."""
+        if tenant in self.tenant_shares:
+            return self.tenant_shares[tenant]
+        others = len(self.tenants) - len(self.tenant_shares)
+        return max(0.0, 1 - sum(self.tenant_shares.values())) / others
 
     @property
     def session_keys_max(self) -> int:

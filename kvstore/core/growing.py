@@ -17,7 +17,7 @@ from kvstore.core.memory import Memory
 from kvstore.core.operations import Allocate, AllocateResult, Grow, GrowResult, Result
 from kvstore.core.phases import Placed
 from kvstore.core.sequences import Sequence
-from kvstore.core.types import GPU, OK, RESIDENT, RUNNING, Frame, SequenceId
+from kvstore.core.types import GPU, OK, RESIDENT, RUNNING, DomainId, Frame, SequenceId
 
 __all__ = ["Growing"]
 
@@ -91,7 +91,10 @@ class Growing:
         # A prompt may hit what growth would evict: then all are granted together.
         if not alone and fresh > self._memory.pools[GPU].free_count:
             return None
-        rows = self._memory.grant(NO_ROWS, fresh)
+        domains: list[tuple[DomainId, int]] = []
+        if self._memory.shares.are_shared:
+            domains = [(each.domain, count) for each, count in zip(sequences, needed, strict=True)]
+        rows = self._memory.grant(NO_ROWS, fresh, domains=domains)
         if rows is None:
             return None
         frames = self._memory.blocks.frame[GPU][rows].tolist()

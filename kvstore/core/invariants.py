@@ -34,6 +34,7 @@ Found = tuple[Tier, NamespaceId, TenantId, BlockKey]
 
 def check_invariants(store: Store) -> None:
     _check_frames(store)
+    _check_shares(store)
     _check_references(store)
     _check_pins(store)
     _check_index(store)
@@ -82,6 +83,16 @@ def _check_frames(store: Store) -> None:
     check(not (blocks.taken & nowhere).any(), "a block without a frame was not given back")
     check(not (~blocks.taken & ~nowhere).any(), "a free block has a frame")
     check(int(blocks.taken.sum()) + blocks.free_count == blocks.capacity, "block rows were lost")
+
+
+def _check_shares(store: Store) -> None:
+    """Whose each frame is."""
+    blocks, shares = store.memory.blocks, store.memory.shares
+    for tier in Tier:
+        rows = np.flatnonzero(blocks.frame[tier] != NO_FRAME)
+        counted = np.bincount(shares.places(rows), minlength=shares.used[tier].size)
+        wrong = shares.are_shared and (counted != shares.used[tier]).any()
+        check(not wrong, f"{tier.name}: frames are counted for the wrong tenant")
 
 
 def _check_references(store: Store) -> None:

@@ -166,6 +166,9 @@ class Links:
         for lane in self._order:
             if lane.rows:
                 self._start_lane(lane, time, started)
+        if self._copies.may_begin:
+            # A write that found no room on disk has made some in the CPU tier.
+            self._start_lane(self._copies, time, started)
         self._memory.copies_stalled = self._copies.stalled
         return started
 

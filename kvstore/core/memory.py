@@ -3,6 +3,9 @@
 How frames are given and taken back is said in `replicas.py`, what may go in `room.py`.
 """
 
+from collections.abc import Sequence
+from functools import partial
+
 import numpy as np
 
 from kvstore.core.blocks import NO_FRAME, NO_ROWS, Blocks
@@ -16,8 +19,9 @@ from kvstore.core.recency import Recency
 from kvstore.core.replicas import Replicas
 from kvstore.core.retained import Retained
 from kvstore.core.room import Room
+from kvstore.core.shares import NOBODY, Shares
 from kvstore.core.tree import with_ancestors, with_descendants
-from kvstore.core.types import CPU, DISK, GPU, Rows, Tier
+from kvstore.core.types import CPU, DISK, GPU, DomainId, Rows, Tier
 from kvstore.core.watermarks import WatermarkTable
 
 __all__ = ["Memory"]
@@ -45,8 +49,9 @@ class Memory:
         self.prefix = PrefixIndex(self.blocks)
         self.eviction = eviction
         eviction.begin(self.blocks.capacity)
-        self.replicas = Replicas(self.blocks, self.pools, self.prefix, eviction)
-        self.room = Room(self.blocks, self.pools, eviction)
+        self.shares = Shares(config, self.blocks)
+        self.replicas = Replicas(self.blocks, self.pools, self.prefix, eviction, self.shares)
+        self.room = Room(self.blocks, self.pools, eviction, self.shares)
         self.watermarks = WatermarkTable(config)
         self.decisions = Decisions()
         self.recency = Recency(self.blocks, has_disk=config.disk_frames > 0)
@@ -62,28 +67,36 @@ class Memory:
 
     # ------------------------------------------------------------------ taking frames
 
-    def grant(self, held: Rows, fresh: int, spare: int = 0) -> Rows | None:
+    def grant(
+        self, held: Rows, fresh: int, spare: int = 0, domains: Sequence[tuple[DomainId, int]] = ()
+    ) -> Rows | None:
         """Holds the blocks `held` on the GPU and gives `fresh` new ones, all or nothing.
 
         Held blocks without a GPU frame get one, to be filled. `spare` more frames must be left
-        over for those who stand ahead in the queue. Returns the new blocks, or None.
+        over for those who stand ahead in the queue. `domains`: whose the new blocks are, with how many of
+        each; only where tenants share, and for several at once there are only frames that are free: from
+        whom room is taken depends on who wants it. Returns the new blocks, or None.
         """
+        domain = domains[0][0] if domains else NOBODY
+        is_one = not domains or self.shares.are_ones(domains)
+        if not is_one and self.pools[GPU].free_count < held.size + fresh + spare:
+            return None
         if not held.size:
-            return self._take_fresh(fresh) if self.make_room(GPU, fresh, spare) else None
+            return self._take_fresh(fresh, domains) if self.make_room(GPU, fresh, spare, domain) else None
         blocks = self.blocks
         blocks.hold(held)
         lacking = held[blocks.frame[GPU][held] == NO_FRAME]
         if lacking.size:
             lacking = blocks.distinct(lacking)
-        if not self.make_room(GPU, lacking.size + fresh, spare):
+        if not self.make_room(GPU, lacking.size + fresh, spare, domain):
             blocks.release(held)
             return None
         self.eviction.forget(GPU, held)
         if lacking.size:
             self.replicas.add(GPU, lacking)
-        return self._take_fresh(fresh)
+        return self._take_fresh(fresh, domains)
 
-    def _take_fresh(self, count: int) -> Rows:
+    def _take_fresh(self, count: int, domains: Sequence[tuple[DomainId, int]]) -> Rows:
         """New blocks with one reference and a frame each. There is room."""
         if not count:
             return NO_ROWS
@@ -92,35 +105,53 @@ class Memory:
         blocks.frame[GPU][rows] = self.pools[GPU].take(rows)
         blocks.valid[GPU][rows] = True
         blocks.refs[rows] = 1
+        if self.shares.are_shared:
+            blocks.domain[rows] = np.repeat(*np.array(domains, np.int64).T)
+            self.shares.count(GPU, rows, 1)
         return rows
 
-    def make_room(self, tier: Tier, count: int, spare: int = 0, *, in_background: bool = False) -> bool:
+    def make_room(
+        self,
+        tier: Tier,
+        count: int,
+        spare: int = 0,
+        domain: DomainId = NOBODY,
+        *,
+        in_background: bool = False,
+        in_share: bool = False,
+    ) -> bool:
         """Sees to `count` free frames, with `spare` more that are free or could be. All or nothing.
 
         Blocks that are wanted on disk and have no copy below are spared where others suffice; so are those
         that wait for their copy down, and by what is done in the background always. On the GPU those of
         sessions are waited for, as long as copies go on.
+
+        For one tenant's `domain` nothing is taken that is another's by its share: in the background never,
+        nor with `in_share`; else where nothing less would do.
         """
         free = self.pools[tier].free_count
         if free >= count + spare:
             return True
-        wanted = count + spare - free
+        wanted, taken = count + spare - free, max(0, count - free)
         queued = self.blocks.queued[tier]
-        victims = self.room.victims(tier, wanted, spared=None if tier is DISK else self.room.uncopied)
+        find = partial(self.room.victims, tier, wanted, domain=domain, taken=taken)
+        victims = find(spared=None if tier is DISK else self.room.uncopied)
         if len(victims) < wanted and tier is not DISK:
-            victims = self.room.victims(tier, wanted, spared=lambda rows: queued[rows])
+            victims = find(spared=lambda rows: queued[rows])
         if len(victims) < wanted and not in_background:
             waits = tier is GPU and not self.copies_stalled
             awaited = queued & self.blocks.to_disk if waits else None
             spared = None if awaited is None else lambda rows: awaited[rows]
-            victims = self.room.victims(tier, wanted, spared=spared)
+            victims = find(spared=spared)
+            if len(victims) < wanted and self.shares.are_shared and tier is not DISK and not in_share:
+                victims = find(domain=NOBODY, spared=spared)
             stuck = self.room.stuck(awaited) if tier is GPU and len(victims) < wanted else NO_ROWS
             if self.forget(stuck).size:
-                return self.make_room(tier, count, spare)
+                return self.make_room(tier, count, spare, domain)
         if len(victims) < wanted:
             return False
-        if count > free:
-            self._evict_for(wanted, tier, victims[: count - free], in_background=in_background)
+        if taken:
+            self._evict_for(wanted, tier, victims[:taken], in_background=in_background)
         return True
 
     def _evict_for(self, wanted: int, tier: Tier, rows: Rows, *, in_background: bool) -> None:

@@ -11,6 +11,7 @@ from kvstore.core.errors import check
 from kvstore.core.pool import FramePool, Frames
 from kvstore.core.ports import EvictionPolicy
 from kvstore.core.prefix import PrefixIndex
+from kvstore.core.shares import Shares
 from kvstore.core.types import DISK, BlockKey, DomainId, Rows, StoredKey, Tier, WriterId, domain_parts
 
 __all__ = ["Replicas"]
@@ -20,12 +21,18 @@ class Replicas:
     """Of all blocks, in all tiers."""
 
     def __init__(
-        self, blocks: Blocks, pools: tuple[FramePool, ...], prefix: PrefixIndex, eviction: EvictionPolicy
+        self,
+        blocks: Blocks,
+        pools: tuple[FramePool, ...],
+        prefix: PrefixIndex,
+        eviction: EvictionPolicy,
+        shares: Shares,
     ) -> None:
         self._blocks = blocks
         self._pools = pools
         self._prefix = prefix
         self._eviction = eviction
+        self._shares = shares
         # Blocks that have left the disk tier, to be told to the disk with the next effects.
         self.deleted: list[StoredKey] = []
 
@@ -33,6 +40,8 @@ class Replicas:
         """Gives each block a frame in the tier, still to be filled. There is room."""
         blocks = self._blocks
         blocks.frame[tier][rows] = self._pools[tier].take(rows)
+        if self._shares.are_shared:
+            self._shares.count(tier, rows, 1)
         self._prefix.count_children(tier, rows[blocks.indexed[rows]], 1)
 
     def drop(self, tier: Tier, rows: Rows) -> None:
@@ -56,6 +65,8 @@ class Replicas:
             stored = rows[blocks.valid[tier][rows]].tolist()
             self.deleted += [self.stored_key(row) for row in stored if not self._is_stored_again(row)]
         self._pools[tier].give(blocks.frame[tier][rows].astype(np.intp))
+        if self._shares.are_shared:
+            self._shares.count(tier, rows, -1)
         blocks.frame[tier][rows] = NO_FRAME
         blocks.valid[tier][rows] = False
 
@@ -66,6 +77,8 @@ class Replicas:
         self._prefix.count_children(tier, rows[blocks.indexed[rows]], -1)
         frames: Frames = blocks.frame[tier][rows].astype(np.intp)
         self._pools[tier].withhold(frames)
+        if self._shares.are_shared:
+            self._shares.count(tier, rows, -1)
         blocks.frame[tier][rows] = NO_FRAME
         return frames
 

@@ -30,6 +30,8 @@ def restore_blocks(memory: Memory, blocks: Sequence[StoredKey]) -> None:
         memory.replicas.deleted += [found[place] for place in np.flatnonzero(~is_kept).tolist()]
         found = found.take(np.flatnonzero(is_kept))
     rows = memory.blocks.take_rows(len(found))
+    # First of all: whose blocks they are is counted with their frames.
+    memory.blocks.domain[rows] = found.domains
     memory.replicas.add(DISK, rows)
     memory.blocks.valid[DISK][rows] = True
     memory.blocks.writer[rows] = found.writers
@@ -65,7 +67,6 @@ def _restore_runs(memory: Memory, rows: Rows, found: StoredBlocks, runs: Rows) -
     for first, end, domain in _stretches(found):
         prefix.restore(domain, found.keys[first:end], numbers[first:end])
     blocks.depth[rows] = _depths(found.parents, runs)
-    blocks.domain[rows] = found.domains
     blocks.owner[rows] = found.owners
     # Where there is no parent, NO_PLACE names the last one, which stands for none.
     prefix.set_parents(rows, np.append(rows, NO_ROW)[found.parents])

@@ -10,15 +10,17 @@ The rules that hold here:
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kvstore.core.blocks import NO_FRAME, NO_ROW, Blocks
+from kvstore.core.blocks import NO_FRAME, NO_ROW, NO_ROWS, Blocks
 from kvstore.core.pool import FramePool
-from kvstore.core.ports import EvictionPolicy
+from kvstore.core.ports import EvictionPolicy, RowSource
+from kvstore.core.shares import NOBODY, Allowance, Shares
 from kvstore.core.tree import with_ancestors
-from kvstore.core.types import CPU, DISK, GPU, BlockRow, Rows, Tier
+from kvstore.core.types import CPU, DISK, GPU, BlockRow, DomainId, Rows, Tier
 
 __all__ = ["Room"]
 
@@ -26,20 +28,52 @@ __all__ = ["Room"]
 class Room:
     """Looks, and changes nothing."""
 
-    def __init__(self, blocks: Blocks, pools: tuple[FramePool, ...], eviction: EvictionPolicy) -> None:
+    def __init__(
+        self, blocks: Blocks, pools: tuple[FramePool, ...], eviction: EvictionPolicy, shares: Shares
+    ) -> None:
         self._blocks = blocks
         self._pools = pools
         self._eviction = eviction
+        self._shares = shares
         # By row: its place among those that are looked at; else, of an earlier look.
         self._looked_at = np.zeros(blocks.capacity, np.int32)
 
-    def victims(self, tier: Tier, count: int, *, spared: Callable[[Rows], NDArray[np.bool_]] | None) -> Rows:
-        """So many blocks of least worth that may go, but not the spared; fewer if there are not so many."""
+    def victims(
+        self,
+        tier: Tier,
+        count: int,
+        *,
+        spared: Callable[[Rows], NDArray[np.bool_]] | None,
+        domain: DomainId = NOBODY,
+        taken: int = 0,
+    ) -> Rows:
+        """So many blocks of least worth that may go, but not the spared; fewer if there are not so many.
+
+        For one tenant's `domain`, the first `taken` of them, which are to go, come first from whom they
+        should, and none from another's own share. The others only have to be there.
+        """
 
         def removable(rows: Rows) -> Rows:
             return self.removable(tier, rows if spared is None else rows[~spared(rows)])
 
-        return self._eviction.victims(tier, count, removable)
+        shares = self._shares
+        if not shares.are_shared or domain == NOBODY:
+            return self._eviction.victims(tier, count, removable)
+        victims = NO_ROWS
+        for allowance in shares.allowances(tier, domain, count):
+            lacking = count - victims.size
+            if lacking and allowance.any():
+                allowed = partial(self._allowed, removable, allowance)
+                victims = np.concatenate([victims, self._eviction.victims(tier, lacking, allowed)])
+        if taken <= victims.size < count:
+            anybodys = self._eviction.victims(tier, count, removable)
+            victims = np.concatenate([victims[:taken], anybodys])[: max(victims.size, anybodys.size)]
+        return victims
+
+    def _allowed(self, removable: RowSource, allowance: Allowance, rows: Rows) -> Rows:
+        """One tenant's blocks never hang on another's, so that one can be looked at without the other."""
+        rows = rows[allowance[self._shares.places(rows)] > 0]
+        return self._shares.cut(removable(rows), allowance)
 
     def uncopied(self, rows: Rows) -> NDArray[np.bool_]:
         """Whether each block of the GPU or CPU tier waits for its copy down, or is wanted on disk and is

@@ -100,7 +100,7 @@ class SwapsIn:
         memory.blocks.release(lost)
         unclaim(self._memory.blocks, sequence)
         memory.collect(np.concatenate([lost, claimed]))
-        fresh = memory.grant(NO_ROWS, lost.size)
+        fresh = memory.grant(NO_ROWS, lost.size, domains=[(sequence.domain, lost.size)])
         sequence.committed = min(sequence.committed, first)
         sequence.filled_tokens = min(sequence.filled_tokens, first * size)
         sequence.cut_found(sequence.filled_tokens)

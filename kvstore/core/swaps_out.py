@@ -46,7 +46,8 @@ class SwapsOut:
         below = blocks.valid[CPU][rows] | blocks.valid[DISK][rows]
         lacking = rows[~below & (blocks.frame[CPU][rows] == NO_FRAME)]
         blocks.claim(rows)
-        if not memory.make_room(CPU, lacking.size, self._config.cpu_frames_reserved):
+        spare = self._config.cpu_frames_reserved
+        if not memory.make_room(CPU, lacking.size, spare, sequence.domain, in_share=True):
             blocks.unclaim(rows)
             return False
         memory.replicas.add(CPU, lacking)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
+from kvstore.core.config import SHARE_ROUNDING
 from kvstore.core.errors import ConfigInvalid
 from kvstore.core.types import COPY, LOAD, Link
 from kvstore.observe.journal import JOURNAL_BYTES_MIN
@@ -47,6 +48,8 @@ class ServeConfig:
     # The rate, in a second, at which all that is on disk is looked at for damage; 0: never.
     scrub_bytes: int = 0
     tenants: tuple[str, ...] = ("default",)
+    # By tenant: the part of each tier that others don't take from it; equal parts of the rest for the others.
+    tenant_shares: Mapping[str, float] = field(default_factory=dict)
     lease_seconds: float = 10.0
     engines_max: int = 64
     # "cost" or "length"; and the length up to which a sequence is dropped, for "cost" as long as it doesn't
@@ -144,6 +147,13 @@ class ServeConfig:
                 _refuse("--tenant", tenant, "not a name", f"1 to {TENANT_BYTES_MAX} printable bytes")
         if len(set(self.tenants)) < len(self.tenants):
             _refuse("--tenant", ", ".join(self.tenants), "named twice", "name each tenant once")
+        for tenant in self.tenant_shares:
+            if tenant not in self.tenants:
+                remedy = "name one of: " + ", ".join(self.tenants)
+                _refuse("--tenant-share", tenant, "not one of the tenants", remedy)
+        if sum(self.tenant_shares.values()) > 1 + SHARE_ROUNDING:
+            total = f"{sum(self.tenant_shares.values()):.1%}"
+            _refuse("--tenant-share", total, "more than there is", "shares that make 100% together at most")
 
 
 def parse_config(
@@ -156,6 +166,7 @@ def parse_config(
     wipe_incompatible: bool = False,
     scrub: str = "0",
     tenants: Sequence[str] = (),
+    tenant_shares: Sequence[str] = (),
     lease: float = 10.0,
     engines_max: int = 64,
     swap_policy: str = "cost",
@@ -191,6 +202,7 @@ def parse_config(
         wipe_incompatible=wipe_incompatible,
         scrub_bytes=parse_size(scrub, flag="--scrub"),
         tenants=tuple(tenants) or ("default",),
+        tenant_shares=_parse_shares(tenant_shares),
         lease_seconds=lease,
         engines_max=engines_max,
         swap_policy=swap_policy,
@@ -208,6 +220,18 @@ def parse_config(
     )
     _check_memory(config, memory_bytes)
     return config
+
+
+def _parse_shares(texts: Sequence[str]) -> dict[str, float]:
+    """NAME=SHARE each. A name may hold the sign as well."""
+    shares: dict[str, float] = {}
+    for text in texts:
+        name, sign, share = text.rpartition("=")
+        if not sign or name in shares:
+            problem = "a tenant named twice" if sign else "no tenant with its share"
+            _refuse("--tenant-share", text, problem, "write each as NAME=SHARE, like alice=50%")
+        shares[name] = parse_share(share, flag="--tenant-share", value=text)
+    return shares
 
 
 def _check_memory(config: ServeConfig, memory_bytes: int) -> None:

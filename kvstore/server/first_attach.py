@@ -147,6 +147,7 @@ class FirstAttach:
             disk_frames=frames.disk,
             tenants={name: names.tenant_id(name) for name in config.tenants},
             default_tenant=config.tenants[0],
+            tenant_shares=config.tenant_shares,
             engines_max=config.engines_max,
             lease_seconds_max=config.lease_seconds,
             high_watermark=config.high_watermark,

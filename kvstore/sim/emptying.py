@@ -1,4 +1,5 @@
-"""With nobody else there, one engine can have every frame: all that is cached can be given up."""
+"""With nobody else there, one engine can have every frame: all that is cached can be given up. Below the GPU
+it takes a sequence of each tenant to fill that tenant's share."""
 
 import math
 import random
@@ -27,8 +28,11 @@ def take_all(world: World, texts: Texts, number: int) -> None:
     _Taker(engine, texts).take(config.gpu_frames)
     engine.take_step([free(id, retention=Retention.DISCARD) for id in engine.lines])
     room = config.cpu_frames - config.cpu_frames_reserved
-    for blocks in _in_pieces(room, config.gpu_frames):
-        line = _Taker(engine, texts).take(blocks)
+    share = min(room, int(config.share_of("a") * config.cpu_frames))
+    pieces = [("a", blocks) for blocks in _in_pieces(share, config.gpu_frames)]
+    pieces += [("b", blocks) for blocks in _in_pieces(room - share, config.gpu_frames)]
+    for tenant, blocks in pieces:
+        line = _Taker(engine, texts).take(blocks, tenant)
         engine.take_step([preempt(engine.lines[line], SwapMode.KEEP)])
         engine.run_work(engine.step)
         engine.keep_alive()
@@ -61,8 +65,9 @@ def _take_disk(world: World, engine: SimEngine, texts: Texts, most: int) -> None
     is held by one that hangs on it and is in the CPU tier still."""
     mine: set[bytes] = set()
     config = world.store.config
-    for blocks in _in_pieces(config.disk_frames + 2 * config.cpu_frames, most):
-        line = engine.lines[_Taker(engine, texts).take(blocks)]
+    pieces = _in_pieces(config.disk_frames + 2 * config.cpu_frames, most)
+    for tenant, blocks in [(tenant, blocks) for tenant in "ab" for blocks in pieces]:
+        line = engine.lines[_Taker(engine, texts).take(blocks, tenant)]
         mine.update(keys_of(line.tokens))
         engine.take_step(commit_full(line, 0))
         engine.take_step([free(line.id, retention=Retention.SESSION)])
@@ -77,14 +82,14 @@ def _take_disk(world: World, engine: SimEngine, texts: Texts, most: int) -> None
 
 def _write_what_was_shed(world: World) -> None:
     """What a full queue did not take, or could not be written, is asked for again as time passes."""
-    written, quiet = -1, 0
+    moved, quiet = list[int](), 0
     world.drain()
     while quiet < QUIET_ROUNDS:
         # The service slept meanwhile: no lease has run out.
         world.tick(PAUSE_SECONDS)
         world.drain()
-        before, written = written, world.store.usage().tiers[Tier.DISK].blocks_moved_in
-        quiet = quiet + 1 if written == before else 0
+        before, moved = moved, [tier.blocks_moved_in for tier in world.store.usage().tiers]
+        quiet = quiet + 1 if moved == before else 0
 
 
 def _in_pieces(count: int, most: int) -> list[int]:
@@ -97,12 +102,12 @@ class _Taker:
     def __init__(self, engine: SimEngine, texts: Texts) -> None:
         self._engine, self._texts, self._random = engine, texts, random.Random(0)
 
-    def take(self, blocks: int) -> int:
+    def take(self, blocks: int, tenant: str = "a") -> int:
         engine, tokens = self._engine, list[int]()
         while len(tokens) < blocks * BLOCK_TOKENS:
             tokens += self._texts.new_tokens(self._random, BLOCK_TOKENS)
         engine.run_work(engine.step)
-        operation = begin(engine, tokens[: blocks * BLOCK_TOKENS], "a")
+        operation = begin(engine, tokens[: blocks * BLOCK_TOKENS], tenant)
         engine.take_step([operation])
         engine.run_work(engine.step)
         line = engine.lines.get(operation.sequence)

@@ -1,0 +1,126 @@
+"""Tenants share the tiers: a flood of one takes what nobody uses, then its own, and nothing of another's."""
+
+import pytest
+
+from kvstore.core.config import StoreConfig
+from kvstore.core.errors import ConfigInvalid
+from kvstore.core.types import Outcome, Retention, Tier
+from kvstore.sim.stores import TENANTS
+from tests.core.caller import Caller
+from tests.core.ops import free
+from tests.core.world import World, keys_of, make_store, text
+
+# Half of each tier is each tenant's.
+SIZES = {"gpu_frames": 16, "cpu_frames": 64, "disk_frames": 32}
+
+
+def caller_of(**sizes: int) -> Caller:
+    return Caller(World(make_store(**(SIZES | sizes))))
+
+
+def flood(caller: Caller, tenant: str, *, texts: int = 12, session: str = "flood", first: int = 100) -> None:
+    """Chats of a tenant, one after the other, more than any tier holds."""
+    for number in range(first, first + texts):
+        caller.cache(text(number, 32), session=f"{session} {number}", tenant=tenant)
+        caller.world.drain()
+
+
+def found(caller: Caller, tokens: tuple[int, ...], tenant: str) -> int:
+    """Blocks of a text that can be found in any tier."""
+    return sum(caller.lookup(keys_of(tokens), tenant).blocks_by_tier)
+
+
+def test_a_flood_leaves_a_tenant_what_is_its_share_below_the_gpu() -> None:
+    caller = caller_of()
+    mine = text(1, 16 * 4)
+    caller.cache(mine[:60], session="mine", tenant="b")
+    caller.world.drain()
+    flood(caller, "a")
+    assert found(caller, mine[:60], "b") == 15
+    used = caller.world.store.memory.shares.used
+    assert used[Tier.CPU][1] == used[Tier.DISK][1] == 15
+
+
+def test_a_flood_takes_what_another_has_borrowed() -> None:
+    """It may have more than its share while nobody else wants it, and not a block longer."""
+    caller = caller_of()
+    flood(caller, "b")
+    shares = caller.world.store.memory.shares
+    assert shares.used[Tier.DISK].tolist() == [0, 32, 0]
+    flood(caller, "a", texts=2)
+    assert shares.used[Tier.DISK].tolist() == [16, 16, 0]
+    flood(caller, "a", first=200)
+    assert shares.used[Tier.DISK].tolist() == [16, 16, 0]
+
+
+def test_what_runs_goes_before_what_is_cached_whose_share_it_may_be() -> None:
+    caller = caller_of(cpu_frames=0, disk_frames=0)
+    caller.cache(text(1, 32), tenant="b")
+    assert caller.allocate(2, 16 * 4, tenant="a").outcome is Outcome.OK
+    assert found(caller, text(1, 32), "b") == 0
+
+
+def test_a_tenant_within_its_share_takes_back_before_it_gives_up_its_own() -> None:
+    caller = caller_of(cpu_frames=0, disk_frames=0)
+    mine = text(1, 16)
+    caller.cache(mine, tenant="b")
+    for number in (2, 3):
+        caller.cache(text(number, 24), tenant="a")
+    # Older than all that the other has borrowed, and kept.
+    assert caller.allocate(9, 4 * 4, tenant="b").outcome is Outcome.OK
+    assert found(caller, mine, "b") == 4
+
+
+def test_a_swap_out_takes_nothing_of_anothers_share() -> None:
+    """It is computed again instead: what it would cost the other to lose is not its to spend."""
+    caller = caller_of(cpu_frames=16, disk_frames=0)
+    mine = text(1, 32)
+    caller.cache(mine, tenant="b")
+    caller.world.drain()
+    caller.begin(2, text(2, 16 * 4), tenant="a")
+    caller.swap_out(2, 64)
+    caller.world.drain()
+    assert caller.lookup(keys_of(mine), "b").blocks_by_tier[Tier.CPU] == 8
+
+
+def test_several_tenants_in_one_step_are_each_served_for_themselves() -> None:
+    caller = caller_of(cpu_frames=0, disk_frames=0)
+    caller.cache(text(1, 32), tenant="a")
+    caller.cache(text(2, 24), tenant="b")
+    first = caller.begin(11, text(11, 12), tenant="b")
+    assert first.outcome is Outcome.OK
+    caller.step(free(11, retention=Retention.DISCARD))
+    caller.step()
+    used = caller.world.store.memory.shares.used[Tier.GPU]
+    assert used.sum() == 16 - caller.world.store.memory.pools[Tier.GPU].free_count
+
+
+def test_shares_come_from_disk_with_their_blocks() -> None:
+    """Also of one who is not named any more: it has no share, and all that it has can be taken."""
+    world = World(make_store(**SIZES))
+    for tenant, tokens in ((1, 32), (2, 16), (3, 8)):
+        world.find(text(tenant, tokens), tenant=tenant)
+    assert world.store.memory.shares.used[Tier.DISK].tolist() == [8, 4, 2]
+    flood(Caller(world), "a")
+    assert world.store.memory.shares.used[Tier.DISK].tolist() == [28, 4, 0]
+
+
+@pytest.mark.parametrize(
+    ("shares", "message"),
+    [
+        ({"c": 0.5}, "c: not one of the tenants"),
+        ({"a": 1.5}, "1.5: not a share"),
+        ({"a": 0.6, "b": 0.6}, "1.2: more than there is"),
+        ({"a": float("nan")}, "nan: not a share"),
+    ],
+)
+def test_shares_that_are_none_are_refused(shares: dict[str, float], message: str) -> None:
+    with pytest.raises(ConfigInvalid, match=message):
+        StoreConfig(block_tokens=4, gpu_frames=4, tenants=TENANTS, default_tenant="a", tenant_shares=shares)
+
+
+def test_who_is_not_named_has_an_equal_part_of_what_is_left() -> None:
+    config = StoreConfig(
+        block_tokens=4, gpu_frames=4, tenants=TENANTS, default_tenant="a", tenant_shares={"a": 0.75}
+    )
+    assert (config.share_of("a"), config.share_of("b")) == (0.75, 0.25)
