@@ -61,10 +61,11 @@ class Room:
             return self._eviction.victims(tier, count, removable)
         victims = NO_ROWS
         for allowance in shares.allowances(tier, domain, count):
-            lacking = count - victims.size
-            if lacking and allowance.any():
+            if victims.size < count and allowance.any():
                 allowed = partial(self._allowed, removable, allowance)
-                victims = np.concatenate([victims, self._eviction.victims(tier, lacking, allowed)])
+                more = self._eviction.victims(tier, count, allowed)
+                # Some of them may be there already, of the same tenant and in the same order.
+                victims = self._blocks.distinct(np.concatenate([victims, more]))[:count]
         if taken <= victims.size < count:
             anybodys = self._eviction.victims(tier, count, removable)
             victims = np.concatenate([victims[:taken], anybodys])[: max(victims.size, anybodys.size)]

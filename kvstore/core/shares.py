@@ -65,17 +65,19 @@ class Shares:
     def allowances(self, tier: Tier, domain: DomainId, count: int) -> list[Allowance]:
         """From whom `count` frames may be taken for a tenant, first from the first.
 
-        One that is within its share with them takes back what others have borrowed before it gives up its
-        own; one that goes beyond it begins with its own.
+        From whom has borrowed more than this tenant will have with them, then from itself, then from all who
+        have borrowed. So one that is within its share takes back before it gives up its own, and one that
+        floods gives up its own as soon as nobody has more. What nobody can find any more goes before all.
         """
         used, guaranteed = self.used[tier], self.guaranteed[tier]
-        borrowed = np.maximum(used - guaranteed, 0)
         mine = int(self._find(np.array([domain & TENANT_MASK]))[0])
+        borrowed = np.maximum(used - guaranteed, 0)
+        more = np.maximum(borrowed - max(0, int(used[mine] + count - guaranteed[mine])), 0)
+        more[-1] = used[-1]
         own = np.zeros_like(used)
         own[mine] = used[mine]
-        borrowed[mine] = 0
-        within = used[mine] + count <= guaranteed[mine]
-        return [borrowed, own] if within else [own, borrowed]
+        more[mine] = borrowed[mine] = 0
+        return [more, own, borrowed]
 
     def cut(self, rows: Rows, allowance: Allowance) -> Rows:
         """Of these blocks, in their order, as many of each tenant as it may lose.
