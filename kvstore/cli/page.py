@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kvstore.cli.advice import Advice
-from kvstore.cli.texts import counted
+from kvstore.cli.texts import counted, rate_words
 from kvstore.v1 import kvstore_pb2 as pb
 
 __all__ = ["COLUMNS", "show_page"]
@@ -144,7 +144,7 @@ def _lines(usage: pb.Usage) -> Table:
 
 
 def _rates(rates: Iterable[tuple[pb.LinkUsage, float]]) -> str:
-    told = [f"{_name(x.source)} to {_name(x.target)} {_bytes(rate)}/s" for x, rate in rates if rate]
+    told = [f"{_name(x.source)} to {_name(x.target)} {rate_words(rate)}" for x, rate in rates if rate]
     return ", ".join(told) or "none"
 
 

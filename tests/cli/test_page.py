@@ -71,7 +71,7 @@ def test_the_page_fits_eighty_columns() -> None:
         "99,999,999",
         "900.0 TiB",
         "4000000 +7",
-        "16.0 GiB/s",
+        "17.2 GB/s",
     ):
         assert words in text
 
