@@ -3,7 +3,7 @@
 import contextlib
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kvstore.client.calls import Service
@@ -11,7 +11,7 @@ from kvstore.client.errors import ClientError, Refused, Unanswered
 from kvstore.client.operations import duration
 from kvstore.v1 import kvstore_pb2 as pb
 
-__all__ = ["Layout", "ask_attach", "give_up"]
+__all__ = ["Layout", "ask_attach", "check_ranks", "give_up"]
 
 # The first Attach makes the pools, and the kernel clears every page of them.
 ATTACH_SECONDS = 60.0
@@ -29,6 +29,17 @@ class Layout:
     ranks: int = 1
     fingerprint: bytes  # 32 bytes, over all that makes KV differ besides its tokens.
     description: Mapping[str, str] = field(default_factory=dict)  # For people.
+
+
+def check_ranks(ranks: Sequence[int], count: int) -> None:
+    """Of a layout of `count` ranks those whose pools are to be mapped. Each pool is handed over once."""
+    for place, rank in enumerate(ranks):
+        if not 0 <= rank < count:
+            raise ClientError(
+                f"map_ranks {list(ranks)}: there is no rank {rank}; name ranks from 0 to {count - 1}"
+            )
+        if rank in ranks[:place]:
+            raise ClientError(f"map_ranks {list(ranks)}: rank {rank} is named twice; name each rank once")
 
 
 def ask_attach(service: Service, layout: Layout, *, build: str, lease_seconds: float) -> pb.AttachResponse:

@@ -170,10 +170,14 @@ class Service:
         raise errors.Unanswered(f"the service on {self.address} has ended the stream")
 
     def close(self) -> None:
+        """Waits at most for the deadline. gRPC's own close waits for calls whose bytes it is still writing,
+        for ever where a service hangs: then it goes on beside us, and ends with the service."""
         self._is_closed = True
         # In a forked child gRPC is not to be touched at all.
         if not self.in_forked_child:
-            self._channel.close()
+            closing = threading.Thread(target=self._channel.close, name="kvstore-close", daemon=True)
+            closing.start()
+            closing.join(self.deadline_seconds)
 
 
 def _give_up(call: grpc.Call, is_late: threading.Event) -> None:

@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Self
 
 from kvstore.client.address import default_address, to_address
-from kvstore.client.attaching import Layout, ask_attach, give_up
+from kvstore.client.attaching import Layout, ask_attach, check_ranks, give_up
 from kvstore.client.attachment import Attachment, PendingStep
 from kvstore.client.calls import Service
 from kvstore.client.errors import ClientError, ServiceLost
@@ -59,9 +59,10 @@ class Client:
                 raise ClientError(f"attached already, as {self.engine}: detach first")
             self._attachment.close()
             self._attachment = None
+        ranks = range(layout.ranks) if map_ranks is None else map_ranks
+        check_ranks(ranks, layout.ranks)
         response = ask_attach(self._service, layout, build=build, lease_seconds=lease_seconds)
         try:
-            ranks = range(layout.ranks) if map_ranks is None else map_ranks
             pools = map_pools(response, ranks, layout.block_bytes, seconds=self._service.deadline_seconds)
         except BaseException:
             give_up(self._service, response.engine)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from kvstore.core.types import Link, NamespaceId, TenantId, WriterId
 from kvstore.server.pools import Pools
-from kvstore.tiers.calibrating import calibrate, calibration_keys
+from kvstore.tiers.calibrating import block_counts, calibrate, calibration_keys
 from kvstore.tiers.disk import DiskTier
 from kvstore.tiers.rates import LinkRates, RatesUnreadable
 
@@ -37,7 +37,8 @@ class LearntRates:
         if all(self.rates.rate(link).is_known for link in self._links):
             return
         # Not all of it, for the tier is to have room when it begins.
-        keys = calibration_keys(namespace, *owner, disk_room // 2)
+        count = min(disk_room // 2, block_counts(pools.gpu.frame_bytes)[-1])
+        keys = calibration_keys(namespace, *owner, count)
         calibrate(self.rates, pools.gpu, pools.cpu, self._disk, keys)
         self.keep()
 

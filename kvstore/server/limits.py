@@ -1,7 +1,8 @@
 """How fast each link may be: an operator's limits, as text and at work.
 
-A limit is bytes a second, or a share of what the link can do as measured (tiers/rates.py); then it follows
-the measurements. They may be set before there are pools, and changed while blocks move.
+A limit is bytes a second, or a share of what the link can do with large transfers, as measured
+(tiers/rates.py), not of what small blocks get out of it; then it follows the measurements. They may be set
+before there are pools, and changed while blocks move.
 """
 
 import math
@@ -80,7 +81,7 @@ class LinkLimits:
     def _wanted(self, link: Link) -> float:
         limit = self._by_link[link]
         if limit.share:
-            return limit.share * self._rates.rate(link).bandwidth_bytes_per_second
+            return limit.share * self._rates.rate(link).most_bytes_per_second
         return float(limit.bytes_per_second)
 
     def _apply(self, link: Link, rate: float) -> None:

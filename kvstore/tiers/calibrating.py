@@ -34,10 +34,12 @@ from kvstore.tiers.pacing import Clock, RealClock, TokenBucket
 from kvstore.tiers.pool import HostPool
 from kvstore.tiers.rates import LinkRates
 
-__all__ = ["BLOCK_COUNTS", "SECONDS_MAX", "calibrate", "calibration_keys"]
+__all__ = ["BLOCK_COUNTS", "SECONDS_MAX", "block_counts", "calibrate", "calibration_keys"]
 
 SECONDS_MAX = 1.0
 BLOCK_COUNTS = (1, 4, 16, 64)
+# Of small blocks four times as many, and so on, up to so many bytes: large transfers are to be known.
+BYTES_MOST = 4 << 20
 CONCURRENCIES = (1, 2, 4, 8)
 TRIES = 3
 TRIES_TOGETHER = 2
@@ -56,13 +58,12 @@ class _Bench:
     keys: Sequence[StoredKey] = ()
     bucket: TokenBucket = field(default_factory=lambda: TokenBucket(RealClock()))
     clock: Clock = field(default_factory=RealClock)
+    transfer: Transfer = field(init=False)
 
-    def run(self, start: int, count: int) -> None:
-        """Moves blocks from `start` on, modulo those that there are. Raises where one fails."""
-        start %= max(1, self.blocks - count + 1)
+    def __post_init__(self) -> None:
         frames = tuple(map(Frame, range(self.blocks)))
         source, target = self.link
-        transfer = Transfer(
+        self.transfer = Transfer(
             id=TransferId(0),
             source=source,
             target=target,
@@ -70,8 +71,13 @@ class _Bench:
             target_frames=frames if target is not DISK else (),
             keys=tuple(self.keys),
         )
+
+    def run(self, start: int, count: int) -> None:
+        """Moves blocks from `start` on, modulo those that there are. Raises where one fails."""
+        start %= max(1, self.blocks - count + 1)
+        source, target = self.link
         part = Part(
-            transfer=transfer,
+            transfer=self.transfer,
             start=start,
             stop=start + count,
             bucket=self.bucket,
@@ -97,7 +103,7 @@ def calibrate(
     """
     if cpu is None:
         return
-    frames = min(gpu.frame_count, cpu.frame_count, max(BLOCK_COUNTS))
+    frames = min(gpu.frame_count, cpu.frame_count, block_counts(cpu.frame_bytes)[-1])
     copy = _Bench(COPY, partial(copy_frames, gpu, cpu), frames, cpu.frame_bytes)
     load = _Bench(LOAD, partial(copy_frames, cpu, gpu), frames, cpu.frame_bytes)
     share = seconds_max / (4 if disk is not None and keys else 2)
@@ -118,6 +124,14 @@ def calibrate(
         disk.delete(keys)
 
 
+def block_counts(frame_bytes: int) -> tuple[int, ...]:
+    """How many blocks of this size are tried at once."""
+    counts: tuple[int, ...] = BLOCK_COUNTS
+    while counts[-1] * frame_bytes < BYTES_MOST:
+        counts = (*counts, counts[-1] * 4)
+    return counts
+
+
 def calibration_keys(
     namespace: NamespaceId, tenant: TenantId, writer: WriterId, count: int
 ) -> tuple[StoredKey, ...]:
@@ -130,7 +144,7 @@ def calibration_keys(
             parent=BlockKey(b""),
             writer=writer,
         )
-        for number in range(min(count, max(BLOCK_COUNTS)))
+        for number in range(count)
     )
 
 
@@ -168,7 +182,7 @@ def _alone(bench: _Bench, end: float) -> list[tuple[int, float]]:
 
     The very first does not count where there are others: it makes files, and touches pages that are new.
     """
-    counts = [count for count in BLOCK_COUNTS if count <= bench.blocks]
+    counts = [count for count in block_counts(bench.block_bytes) if count <= bench.blocks]
     first = _time(bench, counts[0])
     samples: list[tuple[int, float]] = []
     took: dict[int, float] = {}

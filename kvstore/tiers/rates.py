@@ -4,6 +4,9 @@ To move n bytes takes `fixed + n / bandwidth` seconds. Both come from least squa
 at the start (calibrating.py) and then piece by piece; old samples fade, so a link that has changed is known
 soon. Errors count in proportion, so that small pieces speak for the fixed cost. Where all pieces have one
 size, only the bandwidth is learnt, and the fixed cost stays what it was.
+
+Where blocks are small, pieces are, and what those take tells what a block costs rather than what the medium
+can do. So what large transfers take is kept apart: a share of a link is a share of that.
 """
 
 import math
@@ -26,6 +29,8 @@ SURPRISE_MAX = 2.0
 # Below this (variance of sizes over the square of their mean) the fixed cost can't be told from the rest.
 SPREAD_MIN = 0.05
 VERSION = 1
+# From so many bytes on a transfer counts as large: what it costs besides its bytes is little beside them.
+LARGE_BYTES = 1 << 20
 
 
 class LinkRate(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,6 +41,8 @@ class LinkRate(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     bandwidth_bytes_per_second: float = 0.0
+    # The same of large transfers alone; 0: none was measured.
+    large_bytes_per_second: float = 0.0
     fixed_seconds: float = 0.0
     samples: int = 0
     concurrent: dict[int, float] = {}
@@ -44,6 +51,11 @@ class LinkRate(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_known(self) -> bool:
         return self.bandwidth_bytes_per_second > 0
+
+    @property
+    def most_bytes_per_second(self) -> float:
+        """What the link can do, whatever the size of blocks; 0 where nothing is known."""
+        return self.large_bytes_per_second or self.bandwidth_bytes_per_second
 
     def seconds(self, size: int) -> float:
         """What so many bytes take if nothing else moves; 0 where nothing is known."""
@@ -90,12 +102,15 @@ class _Learnt(msgspec.Struct, kw_only=True):
 
     sums: _Sums
     rate: LinkRate
+    # Of the samples that are large.
+    large: _Sums = msgspec.field(default_factory=_Sums)
     unfitted: int = 0
 
     def add(self, size: int, seconds: float) -> None:
-        expected = self.rate.seconds(size) or seconds
-        seconds = min(max(seconds, expected / SURPRISE_MAX), expected * SURPRISE_MAX)
-        self.sums.add(size, seconds, 1 / expected**2, KEPT)
+        _add_likely(self.sums, size, seconds, self.rate.seconds(size))
+        if size >= LARGE_BYTES:
+            known = self.rate.large_bytes_per_second
+            _add_likely(self.large, size, seconds, size / known if known else 0.0)
         self.unfitted += 1
         # Each of a link's first: what is known by then may be far off.
         if self.unfitted >= FIT_EVERY or self.rate.samples < FIT_EVERY:
@@ -103,7 +118,7 @@ class _Learnt(msgspec.Struct, kw_only=True):
 
     def fit(self) -> LinkRate:
         if self.unfitted:
-            self.rate = _fitted(self.sums, self.rate, self.rate.samples + self.unfitted)
+            self.rate = _fitted(self.sums, self.large, self.rate, self.rate.samples + self.unfitted)
             self.unfitted = 0
         return self.rate
 
@@ -143,15 +158,17 @@ class LinkRates:
         both_ways_share: float = 1.0,
     ) -> None:
         """What a calibration found, in the place of all that was known: bytes and seconds of each try."""
-        sums, count = _Sums(), 0
+        sums, large, count = _Sums(), _Sums(), 0
         for size, seconds in samples:
             sums.add(size, seconds, 1 / seconds**2)
+            if size >= LARGE_BYTES:
+                large.add(size, seconds, 1 / seconds**2)
             count += 1
         if count:
             before = LinkRate(concurrent=dict(concurrent), both_ways_share=both_ways_share)
-            rate = _fitted(sums, before, count)
+            rate = _fitted(sums, large, before, count)
             with self._lock:
-                self._learnt[link] = _Learnt(sums=sums, rate=rate)
+                self._learnt[link] = _Learnt(sums=sums, large=large, rate=rate)
 
     def encode(self) -> bytes:
         """All that is known, to be kept."""
@@ -175,10 +192,18 @@ class LinkRates:
             self._learnt.update({LINK_NAMES[name]: learnt for name, learnt in kept.links.items()})
 
 
-def _fitted(sums: _Sums, before: LinkRate, samples: int) -> LinkRate:
+def _add_likely(sums: _Sums, size: int, seconds: float, expected: float) -> None:
+    """`expected`: what it should have taken; 0: nothing is known."""
+    expected = expected or seconds
+    seconds = min(max(seconds, expected / SURPRISE_MAX), expected * SURPRISE_MAX)
+    sums.add(size, seconds, 1 / expected**2, KEPT)
+
+
+def _fitted(sums: _Sums, large: _Sums, before: LinkRate, samples: int) -> LinkRate:
     fixed, slope = sums.fit(before.fixed_seconds)
     return LinkRate(
         bandwidth_bytes_per_second=1 / slope,
+        large_bytes_per_second=1 / large.fit(fixed)[1] if large.weight else 0.0,
         fixed_seconds=fixed,
         samples=samples,
         concurrent=before.concurrent,
@@ -187,9 +212,11 @@ def _fitted(sums: _Sums, before: LinkRate, samples: int) -> LinkRate:
 
 
 def _is_sound(learnt: _Learnt) -> bool:
-    sums, rate = learnt.sums, learnt.rate
-    positive = (sums.weight, sums.size, sums.seconds, sums.size_size, sums.size_seconds)
-    figures = (*positive, rate.bandwidth_bytes_per_second)
+    rate, figures = learnt.rate, [learnt.rate.bandwidth_bytes_per_second]
+    for sums in (learnt.sums, learnt.large) if learnt.large.weight else (learnt.sums,):
+        figures += [sums.weight, sums.size, sums.seconds, sums.size_size, sums.size_seconds]
+    if learnt.large.weight:
+        figures.append(rate.large_bytes_per_second)
     return all(math.isfinite(each) and each > 0 for each in figures) and (
         math.isfinite(rate.fixed_seconds) and rate.fixed_seconds >= 0
     )

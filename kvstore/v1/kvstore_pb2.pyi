@@ -2854,7 +2854,9 @@ class RateLimit(_message.Message):
     bytes_per_second: _builtins.int
     """At least 1."""
     share: _builtins.float
-    """Of the link's measured bandwidth, above 0, at most 1: follows what is measured."""
+    """Of the link's bandwidth as measured with large transfers, of a MiB and more, whatever the
+    size of a block; above 0, at most 1: follows what is measured.
+    """
     unlimited: _builtins.bool
     """true"""
     effective_bytes_per_second: _builtins.int

@@ -109,7 +109,24 @@ def test_only_the_ranks_asked_for_are_mapped(tmp_path):
         assert client.pools == []
         assert client.step([]).step == 1
     with Client(fake.address) as client, pytest.raises(ClientError, match="there is no rank 3"):
-        client.attach(layout(ranks=3), map_ranks=[0, 3])
+        # This service has fewer than the layout.
+        client.attach(layout(ranks=4), map_ranks=[0, 3])
+    fake.stop()
+
+
+@pytest.mark.parametrize(
+    ("ranks", "message"),
+    [
+        ([0, 0], r"map_ranks \[0, 0\]: rank 0 is named twice; name each rank once"),
+        ([0, 3], r"map_ranks \[0, 3\]: there is no rank 3; name ranks from 0 to 2"),
+        ([-1], r"map_ranks \[-1\]: there is no rank -1; name ranks from 0 to 2"),
+    ],
+)
+def test_ranks_that_can_not_be_mapped_are_told_before_anything_is_asked(tmp_path, ranks, message):
+    fake = FakeService(tmp_path, ranks=3)
+    with Client(fake.address) as client, pytest.raises(ClientError, match=message):
+        client.attach(layout(ranks=3), map_ranks=ranks)
+    assert fake.count("Attach") == 0
     fake.stop()
 
 
@@ -458,6 +475,20 @@ def test_a_large_step_to_a_stopped_service_is_given_up_too(tmp_path):
         process.send_signal(signal.SIGSTOP)
         with pytest.raises(ServiceLost):
             client.step([operations.allocate(2, 1 << 20, block_keys=[bytes(32)] * 20_000)])
+
+
+def test_to_close_ends_too_while_a_stopped_service_takes_no_bytes(tmp_path):
+    """gRPC ends no call whose bytes it is still writing, not even when its channel is closed."""
+    client = Client(f"unix:{tmp_path / 'kvstore.sock'}", deadline_seconds=0.1)
+    with fake_process(tmp_path) as process:
+        client.attach(layout())
+        process.send_signal(signal.SIGSTOP)
+        with pytest.raises(ServiceLost):
+            client.step([operations.allocate(2, 1 << 20, block_keys=[bytes(32)] * 20_000)])
+        closing = threading.Thread(target=client.close, daemon=True)
+        closing.start()
+        closing.join(LOST_SECONDS)
+        assert not closing.is_alive()
 
 
 def test_a_large_step_is_a_call_between_those_of_the_stream(client, fake):

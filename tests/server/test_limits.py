@@ -388,3 +388,27 @@ def test_a_share_follows_what_is_measured_but_not_every_shake_of_it():
     assert set_rates[1][1] == pytest.approx(set_rates[0][1] / 2)
     limits.update({READ: RateLimit()})
     assert set_rates[-1] == (READ, 0.0)
+
+
+def test_a_share_is_one_of_what_large_transfers_do_however_small_blocks_are() -> None:
+    """A medium of 4 GB/s in which each block costs 20 us: with blocks of 4 KiB it does 0.2 GB/s."""
+
+    def seconds(blocks: int) -> float:
+        return 20e-6 * blocks + blocks * 4096 / 4e9
+
+    measured, rates_set = LinkRates(), list[float]()
+    limits = LinkLimits((COPY,), {COPY: RateLimit(share=0.5)})
+    limits.rule(measured, lambda _, rate: rates_set.append(rate))
+    measured.set_measured(COPY, [(1 << 22, 1e-3 + 1e-6), (1 << 21, 5e-4 + 1e-6), (4096, seconds(1))], {})
+    for number in range(2_000):
+        blocks = 1 + number % 32
+        measured.note(COPY, blocks * 4096, seconds(blocks))
+        limits.refresh()
+    assert measured.rate(COPY).seconds(32 * 4096) == pytest.approx(seconds(32), rel=0.1)
+    assert limits.effective(COPY) == pytest.approx(0.5 * (1 << 22) / 1e-3, rel=0.1)
+    # What is large and moves slowly says that it is the link.
+    for number in range(4_000):
+        size = (1 + number % 4) << 20
+        measured.note(COPY, size, size / 1e9)
+        limits.refresh()
+    assert limits.effective(COPY) == pytest.approx(0.5e9, rel=0.15)

@@ -153,6 +153,16 @@ def test_a_disk_that_can_not_be_written_leaves_the_rest(tmp_path, monkeypatch):
     disk.close()
 
 
+def test_of_small_blocks_so_many_are_tried_that_large_transfers_are_known():
+    rates = LinkRates()
+    with HostPool("gpu", 1_500, 4_096, 1) as gpu, HostPool("cpu", 1_500, 4_096, 1) as cpu:
+        calibrate(rates, gpu, cpu, seconds_max=60.0)
+    assert rates.rate(COPY).large_bytes_per_second > 0
+    again = LinkRates()
+    again.restore(rates.encode())
+    assert again.rate(COPY) == rates.rate(COPY)
+
+
 def test_without_a_cpu_tier_there_is_nothing_to_measure():
     rates = LinkRates()
     with HostPool("gpu", 8, 5_000, 1) as gpu:
