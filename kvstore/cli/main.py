@@ -8,6 +8,7 @@ import typer
 from kvstore import __version__
 from kvstore.cli.demo import demo
 from kvstore.cli.drain import drain
+from kvstore.cli.explain import explain
 from kvstore.cli.forget import forget
 from kvstore.cli.health import health
 from kvstore.cli.limits import limits
@@ -32,6 +33,7 @@ app = typer.Typer(
 )
 app.command()(demo)
 app.command()(drain)
+app.command()(explain)
 app.command()(health)
 app.command()(forget)
 app.command()(limits)
