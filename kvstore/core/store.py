@@ -192,8 +192,9 @@ class Store:
             case Retain():
                 return self._chains.retain(self.membership.get(event.engine, event.time), event)
             case Forget():
+                begun = self.forgetting.begin(event)
                 self.memory.decisions.forget(event.session)
-                return self.forgetting.begin(event)
+                return begun
             case ForgetOn():
                 return self.forgetting.go_on(event.forget, event.time)
             case Detach():

@@ -9,7 +9,7 @@ from kvstore.observe.making import make_store
 from kvstore.observe.reading import Run
 from kvstore.observe.records import Entry, Failure, Outcome, Refusal, outcome_of
 
-__all__ = ["Difference", "Replayed", "replay"]
+__all__ = ["Difference", "Replayed", "remake", "replay"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,14 @@ def replay(run: Run, *, check_each: bool = False) -> Replayed:
         if isinstance(found, Failure):
             return Replayed(count, failure=found)
     return Replayed(count)
+
+
+def remake(run: Run) -> Store:
+    """The store as it was at the end of a whole run, with what it remembers beside its state."""
+    store = make_store(run.heading)
+    for entry in run.entries():
+        _handle(store, entry, check_each=False)
+    return store
 
 
 def _handle(store: Store, entry: Entry, check_each: bool) -> Outcome:

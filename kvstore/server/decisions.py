@@ -9,7 +9,7 @@ from kvstore.server.fields import engine_id, refuse, short_text
 from kvstore.server.running import RunningStore
 from kvstore.v1 import kvstore_pb2 as pb
 
-__all__ = ["list_decisions"]
+__all__ = ["decode_query", "list_decisions"]
 
 PAGE_SIZE, PAGE_SIZE_MAX = 100, 1_000
 
@@ -18,7 +18,7 @@ def list_decisions(
     request: pb.ListDecisionsRequest, running: RunningStore | None
 ) -> pb.ListDecisionsResponse:
     """None before the first Attach."""
-    query, size = _decode(request)
+    query, size = decode_query(request)
     response = pb.ListDecisionsResponse()
     if running is None:
         return response
@@ -29,7 +29,8 @@ def list_decisions(
     return response
 
 
-def _decode(request: pb.ListDecisionsRequest) -> tuple[DecisionQuery, int]:
+def decode_query(request: pb.ListDecisionsRequest) -> tuple[DecisionQuery, int]:
+    """What is asked for, and how many of it a page."""
     if request.page_size > PAGE_SIZE_MAX:
         refuse("page_size", request.page_size, "too large", f"at most {PAGE_SIZE_MAX}")
     token = request.page_token
