@@ -1,13 +1,13 @@
 """The model against `transformers` on the same weights, and against itself without cached prefixes."""
 
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from engine.batch import Batch
 from engine.checkpoint import Checkpoint, ModelNotFoundError, find_smollm2
@@ -15,6 +15,9 @@ from engine.config import ModelConfig
 from engine.model import Llama
 from engine.tokenizer import Tokenizer
 from engine.weights import Weights, load_weights, random_weights
+
+if TYPE_CHECKING:
+    from transformers import LlamaForCausalLM
 
 BLOCK_TOKENS = 16
 PREFILL_GRID = 256
@@ -82,8 +85,11 @@ class Runner:
         return self.memory[table[:blocks], : self.layout.block_bytes].copy()
 
 
-def to_transformers(weights: Weights) -> LlamaForCausalLM:
+def to_transformers(weights: Weights) -> "LlamaForCausalLM":
     """The same weights in the other implementation."""
+    # It takes seconds to import, and each of the processes that share the tests reads all files.
+    from transformers import LlamaConfig, LlamaForCausalLM
+
     shape = weights.config
     config = LlamaConfig(
         vocab_size=shape.vocab_size,
@@ -128,7 +134,7 @@ def to_transformers(weights: Weights) -> LlamaForCausalLM:
 
 
 @torch.inference_mode()
-def continue_with_transformers(model: LlamaForCausalLM, ids: list[int], count: int) -> torch.Tensor:
+def continue_with_transformers(model: "LlamaForCausalLM", ids: list[int], count: int) -> torch.Tensor:
     output = model.generate(
         torch.tensor([ids]),
         attention_mask=torch.ones(1, len(ids), dtype=torch.int64),
@@ -150,11 +156,16 @@ def assert_equal_steps(ours: torch.Tensor, theirs: torch.Tensor) -> None:
     torch.testing.assert_close(ours, theirs, atol=LOGITS_TOLERANCE, rtol=0)
 
 
-def assert_hits_change_nothing(runner: Runner, ids: list[int]) -> None:
-    """CASES.md 1.06: logits after a cached prefix, of each length that a hit can have, and without one."""
+def hit_lengths(ids: list[int]) -> range:
+    """In blocks, each that a hit can have."""
+    return range(1, (len(ids) - 1) // BLOCK_TOKENS + 1)
+
+
+def assert_hits_change_nothing(runner: Runner, ids: list[int], lengths: Iterable[int]) -> None:
+    """CASES.md 1.06: logits after cached prefixes of these lengths in blocks, and without one."""
     table = runner.take_table(len(ids))
     plain = runner.prefill(ids, table)
-    for blocks in range(1, (len(ids) - 1) // BLOCK_TOKENS + 1):
+    for blocks in lengths:
         # Frames of its own after the hit, as a second sequence would have.
         mark = len(runner.free)
         hit = table[:blocks] + runner.take_table(len(ids) - blocks * BLOCK_TOKENS)
@@ -203,7 +214,8 @@ def test_tiny_in_bf16_stays_near_transformers():
 
 
 def test_tiny_hits_change_nothing(tiny):
-    assert_hits_change_nothing(Runner(tiny), draw_ids(300, tiny.config.vocab_size))
+    ids = draw_ids(300, tiny.config.vocab_size)
+    assert_hits_change_nothing(Runner(tiny), ids, hit_lengths(ids))
 
 
 def test_tiny_same_chunks_give_same_bytes(tiny):
@@ -258,7 +270,14 @@ def test_smollm2_equals_transformers(checkpoint, smollm2, smollm2_ids):
 
 
 def test_smollm2_hits_change_nothing(smollm2, smollm2_ids):
-    assert_hits_change_nothing(Runner(smollm2), smollm2_ids[: PREFILL_GRID + 20])
+    """The shortest and the longest hit, one between, and those that end on the grid and on either side of it;
+    the tiny models are asked for each length."""
+    ids = smollm2_ids[: PREFILL_GRID + 20]
+    grid = PREFILL_GRID // BLOCK_TOKENS
+    lengths = {1, grid // 2, grid - 1, grid, grid + 1}
+    assert min(lengths) == min(hit_lengths(ids))
+    assert max(lengths) == max(hit_lengths(ids))
+    assert_hits_change_nothing(Runner(smollm2), ids, sorted(lengths))
 
 
 def test_smollm2_same_chunks_give_same_bytes(smollm2, smollm2_ids):
