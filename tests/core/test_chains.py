@@ -10,8 +10,8 @@ from kvstore.core.errors import EngineExpired, FieldInvalid, TenantRefused
 from kvstore.core.operations import EndSession
 from kvstore.core.types import BlockKey, SequenceState, TenantId, Tier
 from tests.core.caller import Caller, moves
+from tests.core.forgetting import forget
 from tests.core.ops import free
-from tests.core.test_forgetting import forget
 from tests.core.world import World, keys_of, make_store, text
 
 
