@@ -52,8 +52,8 @@ def test_bytes_written_through_the_map_are_found_by_key(service: Service) -> Non
         assert 0 < lease <= 10
 
 
-def test_the_verbs_exist_alone_too(service: Service) -> None:
-    with service.stub() as stub, Engine(stub) as engine:
+def test_the_verbs_exist_alone_too(lent: Service) -> None:
+    with lent.stub() as stub, Engine(stub) as engine:
         name = engine.name
         first = stub.Allocate(pb.AllocateRequest(engine=name, sequence=1, token_count=6))
         assert (first.outcome, len(first.block_table)) == (pb.OUTCOME_OK, 2)
@@ -81,14 +81,14 @@ def test_the_verbs_exist_alone_too(service: Service) -> None:
         assert list(stub.GetUsage(pb.GetUsageRequest()).engines) == []
 
 
-def test_a_refusal_of_a_verb_names_its_own_field(service: Service) -> None:
-    with service.stub() as stub, Engine(stub) as engine:
+def test_a_refusal_of_a_verb_names_its_own_field(lent: Service) -> None:
+    with lent.stub() as stub, Engine(stub) as engine:
         call = refused(lambda: stub.Allocate(pb.AllocateRequest(engine=engine.name, sequence=1)))
         assert call == (grpc.StatusCode.INVALID_ARGUMENT, "FIELD_INVALID", "token_count")
 
 
-def test_refusals_change_nothing_and_say_what_was_wrong(service: Service) -> None:
-    with service.stub() as stub, Engine(stub) as engine:
+def test_refusals_change_nothing_and_say_what_was_wrong(lent: Service) -> None:
+    with lent.stub() as stub, Engine(stub) as engine:
         engine.step(allocate(1, 3))
 
         def step(number: int, *operations: pb.Operation) -> pb.StepResponse:
@@ -123,8 +123,8 @@ def test_refusals_change_nothing_and_say_what_was_wrong(service: Service) -> Non
         assert step(2, allocate(1, 4)).results[0].allocate.outcome == pb.OUTCOME_OK
 
 
-def test_case_5_19_an_oversized_message_is_refused_in_our_words(service: Service) -> None:
-    with service.stub() as stub, Engine(stub) as engine:
+def test_case_5_19_an_oversized_message_is_refused_in_our_words(lent: Service) -> None:
+    with lent.stub() as stub, Engine(stub) as engine:
         request = pb.LookupRequest(engine=engine.name, block_keys=[b"k" * 32] * (2**21))
         assert refused(lambda: stub.Lookup(request)) == (
             grpc.StatusCode.INVALID_ARGUMENT,
@@ -192,8 +192,8 @@ def test_engines_have_a_bound(make_service: MakeService) -> None:
         stub.Attach(request)
 
 
-def test_a_secret_dies_with_its_engine(service: Service) -> None:
-    with service.stub() as stub:
+def test_a_secret_dies_with_its_engine(lent: Service) -> None:
+    with lent.stub() as stub:
         attached = stub.Attach(pb.AttachRequest(request_id=str(uuid.uuid4()), layout=layout()))
         stub.Detach(pb.DetachRequest(name=attached.engine.name))
         with pytest.raises(TetherRefused):
@@ -229,8 +229,8 @@ def test_a_swap_is_told_when_it_has_ended(service: Service) -> None:
         assert (moved.engine, moved.sequence, moved.state) == (engine.name, 1, pb.Sequence.SWAPPED)
 
 
-def test_waiting_keep_alives_do_not_bar_other_calls(service: Service) -> None:
-    with service.stub() as stub, Engine(stub) as engine:
+def test_waiting_keep_alives_do_not_bar_other_calls(lent: Service) -> None:
+    with lent.stub() as stub, Engine(stub) as engine:
         calls = [stub.KeepAlive.future(engine.keep_alive_request(wait=30), timeout=60) for _ in range(200)]
         begin = time.monotonic()
         engine.step(allocate(1, 5), completed=0)
