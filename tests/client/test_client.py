@@ -56,7 +56,7 @@ with Client(sys.argv[1]) as client:
         os.write(writer, b"C")
         os._exit(0)
     os.close(writer)
-    in_time = select.select([os.pidfd_open(child)], [], [], 1.0)[0] or os.kill(child, 9)
+    in_time = select.select([os.pidfd_open(child)], [], [], 30.0)[0] or os.kill(child, 9)
     print(os.waitpid(child, 0)[1], os.read(reader, 100).decode(), pending.result().step, client.step([]).step)
 """
 

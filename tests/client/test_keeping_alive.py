@@ -38,7 +38,7 @@ def test_wait_events_wakes_when_one_comes_and_may_tell_what_completed(client, fa
     emitter.start()
     begin = time.monotonic()
     assert [event.revision for event in client.wait_events(60, completed_step=1)] == [3]
-    assert time.monotonic() - begin < 3
+    assert time.monotonic() - begin < 30
     emitter.join()
     assert pb.KeepAliveRequest.FromString(fake.bytes_of("KeepAlive")[0]).completed_step == 1
 
