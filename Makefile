@@ -16,6 +16,10 @@ export TOKENIZERS_PARALLELISM ?= false
 # Models come out of installed packages; nothing is fetched at run time.
 export HF_HUB_OFFLINE ?= 1
 
+# So many processes share the tests, each taking from the other's when it has none left.
+JOBS ?= 2
+PYTEST := $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal
+
 .PHONY: install demo test soak crash mutate check format protos clean
 
 install: $(STAMP)
@@ -32,7 +36,7 @@ demo: $(STAMP)
 	$(BIN)/kvstore demo
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -q
+	$(PYTEST)
 
 # Ten minutes of simulated worlds on two processes, other ones on each day; then Hypothesis with a large budget.
 soak: $(STAMP)
@@ -41,7 +45,7 @@ soak: $(STAMP)
 
 # The disk tier under SIGKILL at 200 points, under many losses of power, and under faults of the device by many seeds.
 crash: $(STAMP)
-	$(BIN)/python -m pytest -q --crash-points=200 --power-losses=3000 --fault-seeds=30 \
+	$(PYTEST) --crash-points=200 --power-losses=3000 --fault-seeds=30 \
 		tests/tiers/test_crash.py tests/tiers/test_power.py tests/tiers/test_conformance.py
 
 # Whether the tests find each of the faults in tools/mutations.txt.

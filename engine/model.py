@@ -2,7 +2,7 @@
 
 Computes what `transformers`' LlamaForCausalLM computes, operation by operation where rounding could tell. The
 model owns no KV: it writes and reads the frames that a batch names, in a pool that it is given. It knows
-nothing of how blocks are found, shared or moved. Tests: tests/engine/test_model.py.
+nothing of how blocks are found, shared or moved. Tests: tests/engine/test_model.py, test_smollm2.py.
 """
 
 import torch

@@ -7,7 +7,7 @@ it reads off the client's tables.
 Want of memory is never an error. Whoever finds no room asks again with the next step. When the store says
 that no room is coming, the most recent running stream of the lowest priority is swapped out; a preempted
 stream asks to come back after another has left, so that two do not push each other out for ever.
-Tests: tests/engine/test_scheduler.py.
+Tests: tests/engine/test_scheduler.py, test_preemption.py.
 """
 
 from collections.abc import Iterable, Sequence

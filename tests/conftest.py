@@ -5,6 +5,7 @@ looked at here, once a module. Fixtures and helpers of one package stand in that
 """
 
 import os
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ import psutil
 import pytest
 from hypothesis import settings
 
-LEAVE_SECONDS = 3.0  # What was told to end may take this long to be gone.
+LEAVE_SECONDS = 20.0  # What was told to end may take this long to be gone, on a busy machine.
 
 # Machines that run tests are shared and slow: time says nothing about an example. The rest is Hypothesis's
 # own default, which under CI=true draws the same examples on every run.
@@ -21,6 +22,12 @@ settings.register_profile("kvstore", deadline=None)
 settings.load_profile("kvstore")
 # For `make soak`: `pytest --hypothesis-profile=soak`.
 settings.register_profile("soak", deadline=None, max_examples=300, stateful_step_count=50, derandomize=False)
+
+
+# Where the tests are started in the background, SIGINT is ignored, and it would be by all processes that they
+# start; several of these have to end by it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.server.harness import Service
+from kvstore.v1 import kvstore_pb2 as pb
+from tests.server.harness import Service, until
 
 
 @pytest.fixture
@@ -34,6 +35,14 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     service = Service(tmp_path_factory.mktemp("kv")).start()
     yield service
     service.end()
+
+
+@pytest.fixture
+def lent(shared: Service) -> Iterator[Service]:
+    """The shared one, for a test with engines of its own: they are gone before the next test has it."""
+    yield shared
+    with shared.stub() as stub:
+        until(lambda: stub.GetUsage(pb.GetUsageRequest()), lambda usage: not usage.engines)
 
 
 @pytest.fixture

@@ -23,6 +23,7 @@ from kvstore.core.types import Tier
 from kvstore.server.driver import Driver
 from kvstore.tiers.disk import DiskTier, DiskWriteFailed
 from kvstore.v1 import kvstore_pb2 as pb
+from tests.server.driving import Stopped, attach, commit_turn, config_for, disk_frames_used, run
 from tests.server.harness import (
     BLOCK_TOKENS,
     DEADLINE_SECONDS,
@@ -37,7 +38,6 @@ from tests.server.harness import (
     refusal,
     until,
 )
-from tests.server.test_driver import Stopped, attach, commit_turn, config_for, disk_frames_used, run
 
 MakeService = Callable[..., Service]
 

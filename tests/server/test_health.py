@@ -29,8 +29,8 @@ from kvstore.tiers.link_names import LINK_NAMES
 from kvstore.tiers.mover import Mover
 from kvstore.v1 import kvstore_pb2 as pb
 from kvstore.v1.kvstore_pb2_grpc import KVStoreStub
+from tests.server.driving import config_for
 from tests.server.harness import DEADLINE_SECONDS, Service, allocate, commit, free
-from tests.server.test_driver import config_for
 
 if TYPE_CHECKING:
     from kvstore.v1.kvstore_pb2_grpc import KVStoreAsyncStub

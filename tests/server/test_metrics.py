@@ -1,29 +1,15 @@
-"""Row 7.04: every metric moves when what it names happens, in the real service or where that can't be had."""
+"""Row 7.04: every metric moves when what it names happens, in the real service."""
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import grpc
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
-from kvstore.core.effects import Effects
-from kvstore.core.events import TransferEnded
-from kvstore.core.store import Store
-from kvstore.core.types import Tier, TransferId
-from kvstore.observe.counting import Counts
-from kvstore.server.encode_usage import Facts, encode_usage
-from kvstore.server.layout import Layout
-from kvstore.server.metrics import Exposition
 from kvstore.server.metrics_list import METRICS
-from kvstore.server.metrics_reading import Metric, Seen
-from kvstore.tiers.disk import DiskTier
 from kvstore.v1 import kvstore_pb2 as pb
 from kvstore.v1.kvstore_pb2_grpc import KVStoreStub
-from tests.core.caller import Caller
-from tests.core.world import World, keys_of, make_store, text
-from tests.observe.test_counting import count
 from tests.server.harness import (
     BLOCK_BYTES,
     BLOCK_TOKENS,
@@ -34,56 +20,13 @@ from tests.server.harness import (
     fill,
     free,
     refusal,
-    until,
 )
-from tests.server.scraping import Samples, parse, scrape
-from tools.metrics import render
+from tests.server.metrics_watch import BY_HAND, Watch
+from tests.server.scraping import Samples, scrape
 
-LAYOUT = Layout(block_tokens=4, block_bytes=4096, ranks=2, fingerprint=b"f" * 32)
 # Always as they are from the start on.
 CONSTANT = {"kvstore_build_info", "kvstore_store_epoch_info", "kvstore_start_time_seconds"}
-# What is over in no time in the real service, or can't be had on purpose: seen in a world by hand.
-BY_HAND = {
-    "kvstore_blocks_shed_total",
-    "kvstore_degraded",
-    "kvstore_disk_bad_entries_total",
-    "kvstore_disk_delete_errors_total",
-    "kvstore_disk_late_reads_total",
-    "kvstore_disk_read_errors_total",
-    "kvstore_disk_write_errors_total",
-    "kvstore_frames_late",
-    "kvstore_link_blocks_failed_total",
-    "kvstore_link_blocks_waiting",
-    "kvstore_metrics_errors_total",
-}
 KEYS = range(1, 13)
-
-
-class Watch:
-    """Scrapes now and then, and keeps the names of what was ever another than at the first time."""
-
-    def __init__(self, take: Callable[[], Samples]) -> None:
-        self._take = take
-        self.first = self.now = take()
-        self.moved: set[str] = set()
-
-    def look(self) -> Samples:
-        now = self._take()
-        for name, value in now.items():
-            # Counters only ever go up; so do the counts and sums of histograms.
-            if "_total" in name or "_bucket" in name:
-                assert value >= self.now.get(name, 0), name
-            if value != self.first.get(name, 0):
-                self.moved.add(name)
-        self.now = now
-        return now
-
-    def until(self, good: Callable[[Samples], bool]) -> Samples:
-        return until(self.look, good)
-
-    def metrics(self) -> set[str]:
-        names = {name.partition("{")[0] for name in self.moved}
-        return {metric.name for metric in METRICS if {metric.name, f"{metric.name}_count"} & names}
 
 
 def test_7_04_every_metric_of_the_service_moves_over_http(make_service, folder: Path) -> None:
@@ -290,89 +233,6 @@ def _check_identities(seen: Samples, usage: pb.Usage) -> None:
     assert seen["kvstore_steps_total"] == seen["kvstore_step_store_seconds_count"]
 
 
-# ------------------------------------------------------------------------------- by hand
-
-
-def watch_of(store: Store, counts: Counts, disk: DiskTier | None = None) -> Watch:
-    facts = Facts(store_epoch=7, build="b", start_wall=1.0, disk_bytes=8 << 20, layout=LAYOUT, disk=disk)
-    exposition = Exposition(lambda: Seen(encode_usage(store.usage(), counts, facts), counts))
-    return Watch(lambda: parse(exposition.text().decode()))
-
-
-def test_7_04_what_is_over_in_no_time_moves_too(tmp_path: Path) -> None:
-    world = World(make_store(cpu_frames=8, disk_frames=8, transfer_blocks_max=1))
-    counts = count(world.store)
-    disk = DiskTier.open(tmp_path / "disk", 8 << 20)
-    watch = watch_of(world.store, counts, disk)
-    try:
-        world.find(text(2, 13))
-        caller = Caller(world)
-        caller.allocate(1, 16)
-        caller.write(caller.table(1), text(1, 16))
-        caller.swap_out(1, 16)
-        caller.step()
-        link = 'link="gpu_to_cpu"'
-        assert watch.look()[f'kvstore_link_blocks_waiting{{{link},urgency="needed"}}'] == 2
-        assert watch.now[f'kvstore_link_transfers_under_way{{{link},urgency="needed"}}'] == 2
-        assert watch.now[f"kvstore_link_blocks_under_way{{{link}}}"] == 2
-        assert watch.now['kvstore_frames_pinned{tier="gpu"}'] == 2
-        world.end(world.under_way[0], failed=[0])
-        world.end(world.under_way[0])
-        assert watch.look()[f"kvstore_link_blocks_failed_total{{{link}}}"] == 1
-        assert watch.now[f"kvstore_link_bytes_moved_total{{{link}}}"] == 2 * 4096
-        world.drain()
-        _a_read_is_late(caller, watch)
-        counts.write(TransferEnded(time=1.0, transfer=TransferId(99)), Effects(), 1e-6)
-        disk.counts.bad_entries, disk.counts.read_errors = 1, 2
-        disk.counts.write_errors, disk.counts.delete_errors, disk.counts.late_reads = 3, 4, 5
-        disk._health.failed("no room")
-        assert watch.look()['kvstore_degraded{tier="disk"}'] == 1
-        assert [watch.now[f"kvstore_disk_{name}_total"] for name in _DISK] == [1, 2, 3, 4, 5]
-        assert watch.metrics() | _copies_are_shed() >= BY_HAND
-        message = encode_usage(
-            world.store.usage(), counts, Facts(store_epoch=7, build="b", start_wall=1.0, disk=disk)
-        )
-        assert message.tiers[2].degraded_reason == "no room"
-    finally:
-        disk.close()
-
-
-def _a_read_is_late(caller: Caller, watch: Watch) -> None:
-    world = caller.world
-    assert caller.allocate(6, 13, keys_of(text(2, 13))).tier_tokens == (0, 0, 12)
-    world.end(world.moving(Tier.DISK, Tier.CPU)[0], late=[0])
-    assert watch.look()['kvstore_frames_late{tier="cpu"}'] == 1
-    world.drain()
-
-
-def _copies_are_shed() -> set[str]:
-    """More than the CPU tier has room for, and not wanted on disk."""
-    caller = Caller(World(make_store(cpu_frames=4)))
-    watch = watch_of(caller.world.store, Counts())
-    caller.cache(text(3, 45))
-    caller.world.drain()
-    assert watch.look()['kvstore_blocks_shed_total{tier="cpu"}'] == 9
-    return watch.metrics()
-
-
-_DISK = ("bad_entries", "read_errors", "write_errors", "delete_errors", "late_reads")
-
-
-def test_a_metric_that_can_not_be_read_is_left_out_and_counted() -> None:
-    def fail(seen: Seen) -> list[tuple[tuple[str, ...], float]]:
-        raise ZeroDivisionError
-
-    counts = Counts()
-    facts = Facts(store_epoch=7, build="b", start_wall=1.0)
-    store = make_store()
-    metrics = (Metric("kvstore_bad_total", "Fails.", fail), *METRICS)
-    look = Exposition(lambda: Seen(encode_usage(store.usage(), counts, facts), counts), metrics)
-    samples = parse(look.text().decode())
-    assert "kvstore_bad_total" not in samples
-    assert samples['kvstore_frames{tier="gpu"}'] == 16
-    assert samples["kvstore_metrics_errors_total"] == 1
-
-
 # There are none of these before there is a store, a refusal or a disk.
 NOT_YET = (
     "kvstore_disk_",
@@ -391,34 +251,3 @@ def test_before_the_first_attach_all_is_there_and_nothing_is_counted(make_servic
     }
     assert samples['kvstore_memory_bytes{tier="gpu"}'] == samples["kvstore_steps_total"] == 0
     assert sum(value for name, value in samples.items() if re.match("kvstore_.*_total", name)) == 0
-
-
-def test_names_and_labels_are_in_the_habit_of_the_field() -> None:
-    for metric in METRICS:
-        assert metric.name.startswith("kvstore_")
-        assert metric.help.endswith(".")
-        assert (metric.kind == "counter") == metric.name.endswith("_total")
-        assert set(metric.labels) <= {
-            "tier",
-            "link",
-            "urgency",
-            "state",
-            "kind",
-            "reason",
-            "version",
-            "epoch",
-        }
-    assert len({metric.name for metric in METRICS}) == len(METRICS)
-
-
-# -------------------------------------------------------------------------------- the page
-
-PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
-
-
-def test_the_page_names_all_metrics_and_none_that_there_are_not() -> None:
-    text = PAGE.read_text()
-    assert render(text) == text, "run `python tools/metrics.py`"
-    names = {metric.name for metric in METRICS}
-    names |= {f"{metric.name}_bucket" for metric in METRICS if metric.kind == "histogram"}
-    assert set(re.findall(r"\bkvstore_[a-z_]+", text)) <= names

@@ -16,9 +16,9 @@ from kvstore.server import metrics_http
 from kvstore.server.driver import Driver
 from kvstore.server.metrics_http import CONNECTIONS_MAX, MetricsServer, parse_metrics_address
 from kvstore.v1 import kvstore_pb2 as pb
+from tests.server.driving import config_for
 from tests.server.harness import DEADLINE_SECONDS, Engine, Service, allocate, until
 from tests.server.scraping import get, port_of, scrape
-from tests.server.test_driver import config_for
 
 Work = Callable[[int], Awaitable[None]]
 

@@ -47,8 +47,8 @@ def stream(service: Service) -> Iterator[Stream]:
             opened.call.cancel()
 
 
-def test_answers_come_in_the_order_of_the_steps_also_of_those_sent_ahead(service: Service) -> None:
-    with stream(service) as steps:
+def test_answers_come_in_the_order_of_the_steps_also_of_those_sent_ahead(lent: Service) -> None:
+    with stream(lent) as steps:
         for number in (1, 2, 3):
             steps.send(number, allocate(1, 4 * number))
         answers = [steps.receive() for _ in range(3)]
@@ -61,9 +61,9 @@ def test_answers_come_in_the_order_of_the_steps_also_of_those_sent_ahead(service
 
 
 def test_a_refusal_ends_the_stream_with_its_status_and_what_follows_is_not_looked_at(
-    service: Service,
+    lent: Service,
 ) -> None:
-    with stream(service) as steps:
+    with stream(lent) as steps:
         steps.send(1, allocate(1, 4))
         steps.send(2, allocate(2, 0))
         steps.send(2, allocate(3, 4))
@@ -81,8 +81,8 @@ def test_a_refusal_ends_the_stream_with_its_status_and_what_follows_is_not_looke
         assert engine.sequences == 2
 
 
-def test_a_number_sent_again_is_answered_again_by_either_way(service: Service) -> None:
-    with stream(service) as steps:
+def test_a_number_sent_again_is_answered_again_by_either_way(lent: Service) -> None:
+    with stream(lent) as steps:
         request = steps.send(1, allocate(1, 8))
         answer = steps.receive()
         assert steps.engine.stub.Step(request) == answer
@@ -94,8 +94,8 @@ def test_a_number_sent_again_is_answered_again_by_either_way(service: Service) -
         assert refusal(error.value).reason == "STEP_CHANGED"
 
 
-def test_one_stream_and_calls_take_turns(service: Service) -> None:
-    with stream(service) as steps:
+def test_one_stream_and_calls_take_turns(lent: Service) -> None:
+    with stream(lent) as steps:
         steps.send(1, allocate(1, 4))
         assert steps.receive().step == 1
         steps.engine.steps = 1
@@ -104,12 +104,12 @@ def test_one_stream_and_calls_take_turns(service: Service) -> None:
         assert steps.receive().step == 3
 
 
-def test_a_keep_alive_waits_on_beside_a_stream(service: Service) -> None:
-    with stream(service) as steps:
+def test_a_keep_alive_waits_on_beside_a_stream(lent: Service) -> None:
+    with stream(lent) as steps:
         steps.send(1, allocate(1, 4))
         steps.receive()
         request = pb.KeepAliveRequest(name=steps.engine.name, completed_step=0)
-        request.wait.FromSeconds(int(DEADLINE_SECONDS))
+        request.wait.FromSeconds(30)
         waiting = steps.engine.stub.KeepAlive.future(request, timeout=2 * DEADLINE_SECONDS)
         steps.send(2, allocate(1, 8))
         assert steps.receive().step == 2

@@ -30,6 +30,7 @@ from kvstore.server.events import WATCHERS_MAX
 from kvstore.server.service import make_server
 from kvstore.v1 import kvstore_pb2 as pb
 from kvstore.v1.kvstore_pb2_grpc import KVStoreStub
+from tests.server.driving import Stopped, attach, config_for, finish_turn, run, step
 from tests.server.harness import (
     BLOCK_TOKENS,
     DEADLINE_SECONDS,
@@ -43,7 +44,6 @@ from tests.server.harness import (
     refusal,
     until,
 )
-from tests.server.test_driver import Stopped, attach, config_for, finish_turn, run, step
 
 MakeService = Callable[..., Service]
 

