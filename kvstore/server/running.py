@@ -16,7 +16,7 @@ from kvstore.core.answers import Answer, Done
 from kvstore.core.effects import Effects
 from kvstore.core.errors import CheckFailed, KVStoreError
 from kvstore.core.events import BlocksLost, DiskSynced, Event, FramesReturned, Tick, TransferEnded
-from kvstore.core.lanes import transfers_max
+from kvstore.core.lanes import blocks_in_flight_max
 from kvstore.core.store import Store
 from kvstore.core.types import Link, Revision, StoredKey, SyncId, Tier, TransferId, Watermarks
 from kvstore.core.usage import Usage
@@ -77,7 +77,6 @@ class RunningStore:
         self._idle = asyncio.Event()
         self._idle.set()
         self._limits = limits
-        in_flight_max = transfers_max(store.config) * store.config.transfer_blocks_max
         self._movers = Movers(
             pools.gpu,
             pools.cpu,
@@ -86,7 +85,7 @@ class RunningStore:
             returned=self._returned_in_thread,
             synced=self._synced_in_thread,
             rates=rates,
-            in_flight_bytes_max=in_flight_max * pools.gpu.frame_bytes,
+            in_flight_bytes_max=blocks_in_flight_max(store.config) * pools.gpu.frame_bytes,
         )
         limits.rule(rates, self._movers.set_rate)
         self._ticker: asyncio.Handle = self._loop.call_soon(self._tick)
