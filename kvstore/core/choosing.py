@@ -32,7 +32,7 @@ class Choosing:
 
     def next(self, lane: Lane) -> Rows:
         """Rows of the lane's next transfer, their target frames taken; perhaps none."""
-        rows = lane.take(self._config.transfer_blocks_max)
+        rows = lane.take(lane.blocks_max)
         if lane.urgency is PREFETCH:
             return self._next_ahead(rows, lane)
         if lane.link == LOAD:
@@ -127,13 +127,15 @@ class Choosing:
         return np.concatenate([swapped, fitting])
 
     def _next_write(self, rows: Rows, lane: Lane) -> Rows:
-        """Blocks whose parent is on its way down come again after it."""
+        """After its parent, or with it, or while that is being written: the disk stores what was begun first
+        before what was begun later, and not the later where the earlier has failed. Blocks whose parent has
+        not come so far come again after it."""
         blocks = self._memory.blocks
         blocks.queued[CPU][rows] = False
         rows = rows[blocks.valid[CPU][rows] & (blocks.frame[DISK][rows] == NO_FRAME)]
         rows = rows[blocks.indexed[rows] & ~blocks.unwanted[rows]]
         rows = rows[np.argsort(blocks.depth[rows], kind="stable")]
-        ready = self._parent_is(blocks.valid[DISK], rows)
+        ready = self._parent_is(blocks.frame[DISK] != NO_FRAME, rows)
         early, rows = rows[~ready], rows[ready]
         self._wait_for_parents(lane, early)
         # A block is not written at the cost of the one that it hangs on.

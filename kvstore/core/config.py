@@ -41,6 +41,10 @@ class StoreConfig:
     transfer_blocks_max: int = 32
     # Of each urgency.
     transfers_per_link_max: int = 2
+    # Writes to disk, each a transaction with syncs: while one ends, others keep the device busy.
+    writes_max: int = 3
+    # Of a write; 0: as many as of other transfers.
+    write_blocks_max: int = 0
     # Blocks that each tenant may have retained at once; 0: none.
     retained_blocks_max: int = 0
     # Blocks, and sessions, that a Forget takes out at once: some milliseconds, in which no step is answered.
@@ -62,6 +66,8 @@ class StoreConfig:
             ("disk_frames", 0),
             ("transfer_blocks_max", 1),
             ("transfers_per_link_max", 1),
+            ("writes_max", 1),
+            ("write_blocks_max", 0),
             ("queue_blocks_max", 1),
             ("retained_blocks_max", 0),
             ("forget_lot_blocks", 1),

@@ -15,6 +15,7 @@ from kvstore.core.sequences import Sequence
 from kvstore.core.store import Store
 from kvstore.core.types import (
     READ,
+    WRITE,
     BlockKey,
     DomainId,
     NamespaceId,
@@ -160,6 +161,11 @@ def _check_copies(store: Store) -> None:
     on_disk = np.flatnonzero(blocks.valid[Tier.DISK] & blocks.indexed)
     parents = blocks.parent[on_disk]
     check(blocks.valid[Tier.DISK][parents[parents != NO_ROW]].all(), "the disk is not prefix-closed")
+    if not store.links.lanes[WRITE, Urgency.BACKGROUND].must_empty:
+        on_the_way = np.flatnonzero((blocks.frame[Tier.DISK] != NO_FRAME) & blocks.indexed)
+        parents = blocks.parent[on_the_way]
+        there = blocks.frame[Tier.DISK][parents[parents != NO_ROW]] != NO_FRAME
+        check(there.all(), "a block is on its way to disk, and what it hangs on is not")
     frame, valid, pins = np.stack(blocks.frame), np.stack(blocks.valid), np.stack(blocks.pins)
     unpinned = (frame != NO_FRAME) & ~valid & (pins == 0)
     check(not unpinned[Tier.DISK].any(), "a disk frame waits to be filled by nobody")

@@ -28,7 +28,7 @@ from kvstore.core.types import (
     Urgency,
 )
 
-__all__ = ["ORDER", "Lane", "Lanes", "make_lanes", "transfers_max"]
+__all__ = ["ORDER", "Lane", "Lanes", "blocks_in_flight_max", "make_lanes"]
 
 # Ways up first: a waiting engine's load is not held up by room that a way down takes. LOAD passes
 # on to READ what the CPU tier does not have, and READ back to LOAD what it has meanwhile.
@@ -48,14 +48,18 @@ ORDER: tuple[tuple[Link, Urgency], ...] = (
 class Lane:
     """Rows of one urgency that wait for one link, and how many transfers they have under way."""
 
-    def __init__(self, link: Link, urgency: Urgency, under_way_max: int) -> None:
+    def __init__(self, link: Link, urgency: Urgency, under_way_max: int, blocks_max: int) -> None:
+        """`blocks_max`: of one transfer."""
         self.link = link
         self.urgency = urgency
         self.under_way_max = under_way_max
+        self.blocks_max = blocks_max
         self.under_way = 0
         self.rows: OrderedDict[int, None] = OrderedDict()
         # Rows were put back: nothing is tried again before something has changed.
         self.stalled = False
+        # One has failed, and those that were begun before that was known may hang on it: they end first.
+        self.must_empty = False
 
     def add(self, rows: Iterable[int]) -> None:
         """Rows that wait already keep their place."""
@@ -82,23 +86,29 @@ class Lane:
     @property
     def may_begin(self) -> bool:
         """Whether something waits that could be begun now."""
-        return bool(self.rows) and not self.stalled and self.under_way < self.under_way_max
+        may = not self.stalled and not self.must_empty
+        return bool(self.rows) and may and self.under_way < self.under_way_max
 
 
 Lanes = dict[tuple[Link, Urgency], Lane]
 
 
 def make_lanes(config: StoreConfig) -> Lanes:
-    """Writes go one at a time: a block is written with or after its parent. So does what nobody has asked
-    for yet: it holds few frames while it is on its way."""
+    """What nobody has asked for yet goes one at a time: it holds few frames while it is on its way."""
     lanes: Lanes = {}
     for link, urgency in ORDER:
-        one = link == WRITE or urgency is PREFETCH
-        lanes[link, urgency] = Lane(link, urgency, 1 if one else config.transfers_per_link_max)
+        if link == WRITE:
+            blocks_max = config.write_blocks_max or config.transfer_blocks_max
+            lanes[link, urgency] = Lane(link, urgency, config.writes_max, blocks_max)
+        else:
+            most = 1 if urgency is PREFETCH else config.transfers_per_link_max
+            lanes[link, urgency] = Lane(link, urgency, most, config.transfer_blocks_max)
     return lanes
 
 
-def transfers_max(config: StoreConfig) -> int:
+def blocks_in_flight_max(config: StoreConfig) -> int:
     """Under way in one link at once, of all urgencies."""
-    urgencies = Counter(link for link, _ in set(ORDER))
-    return config.transfers_per_link_max * max(urgencies.values())
+    by_link: Counter[Link] = Counter()
+    for lane in make_lanes(config).values():
+        by_link[lane.link] += lane.under_way_max * lane.blocks_max
+    return max(by_link.values())

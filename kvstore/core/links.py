@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kvstore.core.ahead import Ahead
-from kvstore.core.blocks import NO_FRAME, Rows
+from kvstore.core.blocks import NO_FRAME, NO_ROW, Rows
 from kvstore.core.busy import HeldShare
 from kvstore.core.choosing import Choosing
 from kvstore.core.config import StoreConfig
@@ -178,7 +179,10 @@ class Links:
         if lane.may_begin and lane.urgency in (PREFETCH, BACKGROUND):
             most = self.yielding.transfers_max(lane, time)
         while left > 0 and most > 0 and lane.may_begin:
-            left -= self._config.transfer_blocks_max
+            if lane is self._writes and lane.under_way and left < lane.blocks_max:
+                # Each write is a transaction with syncs: few blocks gather while another is under way.
+                break
+            left -= lane.blocks_max
             rows = self._choosing.next(lane)
             if rows.size:
                 started.append(self._begin(lane, rows, self.yielding.urgency(lane, time)))
@@ -223,7 +227,11 @@ class Links:
     def end(self, transfer: TransferId, failed: tuple[int, ...], late: tuple[int, ...]) -> Moved:
         """The one end of a transfer: good copies become valid, frames of bad ones go back."""
         check(transfer in self._under_way, f"transfer {transfer} ended twice, or never began")
-        lane, rows = self._under_way.pop(transfer)
+        lane, rows = self._under_way[transfer]
+        if lane is self._writes:
+            first = next(id for id, (other, _) in self._under_way.items() if other is lane)
+            check(transfer == first, f"write {transfer} ended before {first}, which was begun before it")
+        del self._under_way[transfer]
         lane.under_way -= 1
         self._note_busy(lane)
         self.resume()
@@ -234,15 +242,15 @@ class Links:
         outcome[list(failed)] = 1
         check(not late or (lane.link == READ and set(late) <= set(failed)), "only a failed read can be late")
         outcome[list(late)] = 2
+        if lane is self._writes:
+            self._end_write(rows, outcome)
         good, bad, delayed = rows[outcome == 0], rows[outcome == 1], rows[list(late)]
         blocks.valid[target][good] = True
         if self._memory.prefix.changes is not None:
             self._memory.prefix.changes.stored(target, good[blocks.indexed[good]])
         self.blocks_moved_in[target] += good.size
         self.blocks_failed[target] += rows.size - good.size
-        if target is DISK:
-            self.writes_failed_in_a_row = self.writes_failed_in_a_row + 1 if bad.size else 0
-        elif target is CPU and len(self.ahead):
+        if target is CPU and len(self.ahead):
             self.ahead.pass_on(good)
             self.ahead.fulfil(rows[outcome > 0])
         if late:
@@ -252,6 +260,28 @@ class Links:
             self._memory.replicas.drop(target, bad)
             self._memory.eviction.touch(target, good[blocks.indexed[good]][::-1])
         return Moved(lane.link, good, bad, delayed)
+
+    def _end_write(self, rows: Rows, outcome: NDArray[np.int8]) -> None:
+        """Nothing becomes valid on disk without its parent there. One that was begun while its parent was
+        under way may have been stored before anybody knew that the parent had failed: it counts as failed,
+        and is deleted."""
+        blocks, lane = self._memory.blocks, self._writes
+        there = blocks.valid[DISK]
+        there[rows[outcome == 0]] = True
+        parents = blocks.parent[rows]
+        hangs = blocks.indexed[rows] & (parents != NO_ROW)
+        # Parents stand before their children: each time round one generation more is found out.
+        while (orphans := (outcome == 0) & hangs & ~there[parents]).any():
+            outcome[orphans] = 1
+            there[rows[orphans]] = False
+            self._memory.replicas.delete(rows[orphans])
+        failed = bool(outcome.any())
+        # What fails because of one that failed before it is no failure of its own.
+        if not failed:
+            self.writes_failed_in_a_row = 0
+        elif not lane.must_empty:
+            self.writes_failed_in_a_row += 1
+        lane.must_empty = (lane.must_empty or failed) and lane.under_way > 0
 
     def return_frames(self, transfer: TransferId, positions: tuple[int, ...]) -> None:
         """The device has let go of frames of late reads."""

@@ -62,13 +62,17 @@ class Replicas:
         blocks = self._blocks
         check(np.count_nonzero(blocks.pins[tier][rows]) == 0, "a pinned frame was given back")
         if tier is DISK:
-            stored = rows[blocks.valid[tier][rows]].tolist()
-            self.deleted += [self.stored_key(row) for row in stored if not self._is_stored_again(row)]
+            self.delete(rows[blocks.valid[tier][rows]])
         self._pools[tier].give(blocks.frame[tier][rows].astype(np.intp))
         if self._shares.are_shared:
             self._shares.count(tier, rows, -1)
         blocks.frame[tier][rows] = NO_FRAME
         blocks.valid[tier][rows] = False
+
+    def delete(self, rows: Rows) -> None:
+        """The disk is to be told that it may forget these blocks, which it holds."""
+        keys = [self.stored_key(row) for row in rows.tolist() if not self._is_stored_again(row)]
+        self.deleted += keys
 
     def withhold(self, tier: Tier, rows: Rows) -> Frames:
         """The blocks lose their frames in the tier, which were still to be filled; nobody gets them."""

@@ -25,9 +25,10 @@ from kvstore.policy.swap import LengthThreshold
 from kvstore.server.clock import now, wall_now
 from kvstore.server.layout import Layout
 from kvstore.server.parts import Parts
-from kvstore.server.pools import FrameCounts, Pools, count_frames, make_pools, transfer_blocks
+from kvstore.server.pools import FrameCounts, Pools, count_frames, make_pools, transfer_blocks, write_blocks
 from kvstore.server.running import RunningStore
 from kvstore.tiers.disk import DiskTier
+from kvstore.tiers.movers import WRITE_THREADS
 
 __all__ = ["FirstAttach"]
 
@@ -155,6 +156,8 @@ class FirstAttach:
             cpu_high_watermark=config.cpu_high_watermark,
             cpu_low_watermark=config.cpu_low_watermark,
             transfer_blocks_max=transfer_blocks(layout),
+            writes_max=WRITE_THREADS,
+            write_blocks_max=write_blocks(layout, frames.cpu),
             retained_blocks_max=config.retain_bytes // (layout.block_bytes * layout.ranks),
         )
 

@@ -14,9 +14,10 @@ from kvstore.server.config import ServeConfig
 from kvstore.server.layout import Layout
 from kvstore.server.sizes import format_bytes
 from kvstore.tiers.disk import DiskTier
+from kvstore.tiers.movers import WRITE_THREADS
 from kvstore.tiers.pool import HostPool, frame_stride_bytes
 
-__all__ = ["FrameCounts", "Pools", "count_frames", "make_pools", "transfer_blocks"]
+__all__ = ["FrameCounts", "Pools", "count_frames", "make_pools", "transfer_blocks", "write_blocks"]
 
 TRY_SECONDS = 10.0
 PAUSE_SECONDS = 0.25
@@ -24,6 +25,10 @@ PAUSE_SECONDS = 0.25
 # small blocks not so many, for each costs the core a little.
 TRANSFER_BYTES = 16 << 20
 TRANSFER_BLOCKS_MAX = 64
+# A write to disk has two syncs and a transaction: the more blocks share them, the less they weigh. But all
+# that are under way together pin no more than this share of the CPU tier.
+WRITE_TIMES = 2
+WRITES_SHARE_MAX = 0.25
 
 log = logging.getLogger(__name__)
 
@@ -76,6 +81,12 @@ def transfer_blocks(layout: Layout) -> int:
     """Blocks of a transfer; one block may be more than a transfer should be."""
     frame_bytes = frame_stride_bytes(layout.block_bytes) * layout.ranks
     return max(1, min(TRANSFER_BLOCKS_MAX, TRANSFER_BYTES // frame_bytes))
+
+
+def write_blocks(layout: Layout, cpu_frames: int) -> int:
+    """Blocks of a write to disk: more than of another transfer where the CPU tier is large enough."""
+    usual = transfer_blocks(layout)
+    return max(usual, min(WRITE_TIMES * usual, int(cpu_frames * WRITES_SHARE_MAX) // WRITE_THREADS))
 
 
 async def make_pools(layout: Layout, frames: FrameCounts) -> Pools:

@@ -17,7 +17,7 @@ from kvstore.core.decisions import DecisionQuery
 from kvstore.core.effects import Effects
 from kvstore.core.errors import CheckFailed, KVStoreError
 from kvstore.core.events import BlocksLost, DiskSynced, Event, FramesReturned, Tick, TransferEnded
-from kvstore.core.lanes import transfers_max
+from kvstore.core.lanes import blocks_in_flight_max
 from kvstore.core.operations import Decision
 from kvstore.core.store import Store
 from kvstore.core.types import Link, Revision, StoredKey, SyncId, Tier, TransferId, Watermarks
@@ -80,7 +80,6 @@ class RunningStore:
         self._idle = asyncio.Event()
         self._idle.set()
         self._limits = limits
-        in_flight_max = transfers_max(store.config) * store.config.transfer_blocks_max
         self._movers = Movers(
             pools.gpu,
             pools.cpu,
@@ -89,7 +88,7 @@ class RunningStore:
             returned=self._returned_in_thread,
             synced=self._synced_in_thread,
             rates=rates,
-            in_flight_bytes_max=in_flight_max * pools.gpu.frame_bytes,
+            in_flight_bytes_max=blocks_in_flight_max(store.config) * pools.gpu.frame_bytes,
         )
         limits.rule(rates, self._movers.set_rate)
         self._costs = LinkCosts(rates, limits, pools.gpu.frame_bytes)

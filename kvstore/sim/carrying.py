@@ -21,6 +21,11 @@ class Moving:
 
     transfer: Transfer
     failed: Failed = field(default_factory=set)
+    # The write that was under way when this one, a write too, was begun: it moves first, and where it has
+    # failed this one fails.
+    before: "Moving | None" = None
+    # What the disk was told last before this write was begun.
+    told_before: DiskDelete | DiskNote | None = None
     # Places of a read that end too late: the device still writes to their frames after the end.
     late: set[int] = field(default_factory=set)
     moved: set[int] = field(default_factory=set)

@@ -34,6 +34,7 @@ class SimConfig:
     disk_frames: int = 0
     transfer_blocks_max: int = 32
     transfers_per_link_max: int = 2
+    writes_max: int = 3
     forget_lot_blocks: int = 4
     retained_blocks_max: int = 8
     queue_blocks_max: int = 65_536
@@ -113,6 +114,7 @@ def draw_config(seed: int, **given: object) -> SimConfig:
         "forget_share": rng.choice([0.0, 0.005, 0.03]),
         "forget_lot_blocks": rng.choice([1, 2, 5, 100]),
         "retained_blocks_max": rng.choice([0, 3, 8, 40]),
+        "writes_max": rng.choice([1, 2, 3, 3]),
     }
     # Drawn apart, so that it changes nothing of what befalls the runs of older versions.
     drawn["by_cost"] = random.Random(f"{seed} policy").choice([False, True, True])

@@ -25,7 +25,8 @@ class _Link:
 
 
 class TimedLinks:
-    """Carries transfers by the clock. A link takes them in turn, but now and then one overtakes.
+    """Carries transfers by the clock. A link takes them in turn, but now and then one overtakes; writes to
+    disk keep their order.
 
     What befalls a transfer depends on the seed and on the moment of its start alone, so that a run
     from which other things are left out still meets the same faults.
@@ -35,9 +36,8 @@ class TimedLinks:
         self._config = config
         self._clock = clock
         self._links = {link: _Link(speed) for link, speed in config.links.items()}
-        # Deletes and notes that have not reached the disk yet, and the last told before the write under way.
+        # Deletes and notes that have not reached the disk yet.
         self._told: deque[DiskDelete | DiskNote] = deque()
-        self._told_before: DiskDelete | DiskNote | None = None
         # False: nothing fails any more.
         self.faults = True
         # Until when reads from disk don't end.
@@ -56,14 +56,20 @@ class TimedLinks:
             seconds *= SLOW_FACTOR
         start = now if rng.random() < config.reorder_share else max(now, link.busy_until)
         end = start + seconds
+        if transfer.target is Tier.DISK:
+            # Writes end in the order in which they were begun.
+            end = max(end, link.busy_until)
         link.busy_until = max(link.busy_until, end)
         if self.faults and rng.random() < config.fail_share:
             self._fail(world, moving, rng)
         if self.faults and transfer.source is Tier.DISK:
             self._be_late(world, moving, end, rng)
         if transfer.target is Tier.DISK:
-            self._told_before = self._told[-1] if self._told else None
-            self._clock.at(rng.uniform(start, end), lambda: self._move(world, moving, [0]))
+            moving.told_before = self._told[-1] if self._told else None
+            # The disk may refuse it at once: then the next may be begun after that, and before it is told.
+            at_once = bool(moving.failed) and rng.random() < 0.5
+            moment = now if at_once else rng.uniform(start, end)
+            self._clock.at(moment, lambda: self._move(world, moving, [0]))
         else:
             for rank in world.shadow.ranks:
                 self._clock.at(rng.uniform(start, end), partial(self._move, world, moving, [rank]))
@@ -78,8 +84,8 @@ class TimedLinks:
 
     def before_write(self, world: World, moving: Moving) -> None:
         """What was told before a write reaches the disk before it. A full disk takes no block."""
-        if self._told_before is not None:
-            self._take_until(world, self._told_before)
+        if moving.told_before is not None:
+            self._take_until(world, moving.told_before)
         if self.faults and world.time < self.disk_full_until:
             moving.failed = {(0, place) for place in range(len(moving.transfer.keys))}
 
@@ -101,9 +107,15 @@ class TimedLinks:
     def crash(self, world: World, rng: random.Random) -> None:
         """The service is killed: of what was on its way to disk some has arrived, in order."""
         for moving in world.moving(Tier.CPU, Tier.DISK):
+            if moving.before is not None:
+                moving.failed |= moving.before.failed
             if not moving.done and not moving.failed:
                 self.before_write(world, moving)
-                world.shadow.write(moving.transfer, rng.randint(0, len(moving.transfer.keys)))
+                count = len(moving.transfer.keys)
+                arrived = rng.randint(0, count)
+                world.shadow.write(moving.transfer, arrived)
+                if arrived < count:
+                    break
         for _ in range(rng.randint(0, len(self._told))):
             world.shadow.disk.take(self._told.popleft())
         self._told.clear()

@@ -25,6 +25,7 @@ SIMPLER: tuple[tuple[str, object], ...] = (
     ("cpu_frames", 0),
     ("lag", 0),
     ("transfers_per_link_max", 1),
+    ("writes_max", 1),
 )
 
 

@@ -79,6 +79,9 @@ class World:
         for transfer in effects.transfers:
             self._check_unused(transfer)
             moving = Moving(transfer)
+            if transfer.target is Tier.DISK:
+                writes = self.moving(Tier.CPU, Tier.DISK)
+                moving.before = writes[-1] if writes and not writes[-1].done else None
             self.under_way.append(moving)
             self.carrier.carry(self, moving)
         check_invariants(self.store)
@@ -125,6 +128,7 @@ class World:
         if transfer.target is Tier.DISK:
             # All ranks' parts of all blocks in one transaction.
             moving.done = True
+            self._keep_order(moving)
             self.carrier.before_write(self, moving)
             moved = 0 if moving.failed else len(transfer.keys)
             shadow.write(transfer, moved)
@@ -137,6 +141,15 @@ class World:
             moving.moved.add(rank)
             self.log.append(Moved(self.time, transfer, rank, set(moving.failed)))
         moving.done = len(moving.moved) == len(shadow.ranks)
+
+    def _keep_order(self, moving: Moving) -> None:
+        """Whoever stores blocks does so in the order in which writes were begun; one that was begun while an
+        earlier was under way fails where that has failed."""
+        before, moving.before = moving.before, None
+        if before is not None and before in self.under_way:
+            self.move(before)
+        if before is not None and before.failed:
+            moving.failed = {(0, place) for place in range(len(moving.transfer.keys))}
 
     def _find_damage(self, moving: Moving) -> None:
         """An entry is right as a whole or not at all, and a bad one is dropped when it is read."""
@@ -185,7 +198,12 @@ class World:
         return self.handle(BlocksLost(time=self.time, keys=tuple(keys)))
 
     def end_one(self) -> None:
-        self.end(self.random.choice(self.under_way))
+        self.end(self.random.choice(self.next_ends()))
+
+    def next_ends(self) -> list[Moving]:
+        """Transfers that may end next: of the writes to disk only the one that was begun first."""
+        later = self.moving(Tier.CPU, Tier.DISK)[1:]
+        return [each for each in self.under_way if each not in later]
 
     def end_sync(self, sync: SyncId | None = None, *, failed: bool = False) -> Effects:
         """The disk has what was told before: the oldest question, unless another is named."""

@@ -37,6 +37,7 @@ from kvstore.tiers.disk_reading import ReadOutcome, ignore
 from kvstore.tiers.disk_scrub import Scrub
 from kvstore.tiers.disk_storage import DiskWriteFailed, Storage, at_once, remove_segments
 from kvstore.tiers.disk_table import BlockTable, DiskFault
+from kvstore.tiers.disk_tickets import Ticket, Tickets
 from kvstore.tiers.disk_writing import Pace
 from kvstore.tiers.files import DirectFiles, Files
 from kvstore.tiers.names import Names
@@ -74,6 +75,7 @@ class DiskTier:
         self._block_bytes = 0
         self._storage: Storage | None = None
         self._scrub: Scrub | None = None
+        self.tickets = Tickets()
         self._table = BlockTable(folder, index_bytes(0))
         self._threads = IoThreads("kvstore-disk", deadline_seconds)
         self.notes = DiskNotes(folder, self._table, self._threads)
@@ -224,13 +226,26 @@ class DiskTier:
     # --- Blocks.
 
     def write(
-        self, keys: Sequence[StoredKey], payloads: Sequence[Sequence[memoryview]], *, pace: Pace = at_once
+        self,
+        keys: Sequence[StoredKey],
+        payloads: Sequence[Sequence[memoryview]],
+        *,
+        pace: Pace = at_once,
+        ticket: Ticket | None = None,
     ) -> None:
         """Stores blocks, each given as one part a rank: all of them, durably, or none (DiskWriteFailed).
 
         A part is `block_bytes` long, or padded to the stride: then, at an address that is a multiple of 4096,
         it is written from where it lies. `pace` is called with the bytes of each I/O before it begins.
+
+        Several may write at once. Each is durable after those that were begun before it, and fails where one
+        of them that was under way when it began does. `ticket`, one of `tickets`, is its place in that order;
+        who has taken it ends it. None: it is begun now.
         """
+        if ticket is None:
+            with self.tickets.take() as own:
+                self.write(keys, payloads, pace=pace, ticket=own)
+            return
         storage = self._laid_out()
         check(len(keys) == len(payloads), f"{len(keys)} keys for {len(payloads)} blocks")
         batch: dict[bytes, tuple[StoredKey, list[Part]]] = {}
@@ -239,7 +254,7 @@ class DiskTier:
             self._check_parts(storage, arrays)
             batch[block_name(key)] = key, arrays
         if batch:
-            storage.write(batch, self._block_bytes, pace)
+            storage.write(batch, self._block_bytes, pace, ticket)
 
     def read(
         self,

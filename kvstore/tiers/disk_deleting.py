@@ -5,6 +5,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -52,26 +53,32 @@ class Deleter:
         self._health = health
         # In parts that failed together, each of them halved.
         self._owed: deque[dict[bytes, None]] = deque()
+        # Parts that are just being tried again: what is written meanwhile is taken out of these too.
+        self._trying: list[dict[bytes, None]] = []
         self._lock = threading.Lock()
 
     def delete(self, names: Sequence[bytes]) -> None:
         """These, and some of what is owed. What fails is owed from then on."""
-        parts = [names[start : start + DELETE_MAX] for start in range(0, len(names), DELETE_MAX)]
+        parts = [
+            dict.fromkeys(names[start : start + DELETE_MAX]) for start in range(0, len(names), DELETE_MAX)
+        ]
         with self._lock:
-            parts += [list(self._owed.popleft()) for _ in range(min(len(self._owed), OWED_PARTS))]
+            parts += [self._owed.popleft() for _ in range(min(len(self._owed), OWED_PARTS))]
+            self._trying += parts
         failed = 0
         for place, part in enumerate(parts):
             try:
-                commit(self._threads, lambda part=part: self._remove(part))  # type: ignore[misc]  # Bound now.
+                commit(self._threads, partial(self._remove, part))
+                self._tried(part)
             except DiskFault as error:
                 failed += 1
-                self._owe_halves(part)
+                self._owe_again(part, halved=True)
                 fault = f"{type(error).__name__}: {error}"
                 log.warning("%s: %d blocks not deleted yet: %s", self._folder, len(part), error)
                 if isinstance(error, (IoLate, IoNotBegun)):
                     # The others would wait as long.
                     for left in parts[place + 1 :]:
-                        self.owe(left)
+                        self._owe_again(left, halved=False)
                     break
         self._counts.delete_errors += failed > 0
         if failed and failed == len(parts):
@@ -81,7 +88,8 @@ class Deleter:
 
     @property
     def owes(self) -> bool:
-        return bool(self._owed)
+        with self._lock:
+            return bool(self._owed or self._trying)
 
     def pay(self) -> None:
         """Deletes what is owed, if anything; all of it, where nothing fails, after a few calls."""
@@ -93,16 +101,22 @@ class Deleter:
             with self._lock:
                 self._owed.append(owed)
 
-    def _owe_halves(self, names: Sequence[bytes]) -> None:
-        """So that one which can't be deleted is alone in the end, and keeps no other from it."""
-        middle = len(names) // 2
-        self.owe(names[:middle])
-        self.owe(names[middle:])
+    def _tried(self, part: dict[bytes, None]) -> None:
+        with self._lock:
+            self._trying = [each for each in self._trying if each is not part]
+
+    def _owe_again(self, part: dict[bytes, None], *, halved: bool) -> None:
+        """Halved, so that one which can't be deleted is alone in the end, and keeps no other from it."""
+        with self._lock:
+            self._trying = [each for each in self._trying if each is not part]
+            names, middle = list(part), len(part) // 2 if halved else 0
+            self._owed += [dict.fromkeys(some) for some in (names[:middle], names[middle:]) if some]
 
     def forgive(self, names: Iterable[bytes]) -> None:
-        """They have been written again."""
+        """They have been written again. In the thread of the index: no delete that was begun before comes
+        after it."""
         with self._lock:
-            for part in self._owed:
+            for part in (*self._owed, *self._trying):
                 for name in names:
                     part.pop(name, None)
             self._owed = deque(part for part in self._owed if part)
@@ -117,7 +131,10 @@ class Deleter:
             log.warning("%s: %d bad blocks not deleted yet: %s", self._folder, len(records), error)
             return list(records)
 
-    def _remove(self, names: Sequence[bytes]) -> None:
+    def _remove(self, part: Mapping[bytes, None]) -> None:
+        """What has been written again by now, by another thread, is in it no more."""
+        with self._lock:
+            names = list(part)
         self._space.committed((), self._table.remove(names))
 
     def _remove_if(self, records: Mapping[bytes, bytes]) -> list[bytes]:

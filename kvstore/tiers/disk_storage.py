@@ -21,6 +21,7 @@ from kvstore.tiers.disk_shrink import cull, move_below
 from kvstore.tiers.disk_space import Space
 from kvstore.tiers.disk_start import NO_SLOTS, Stock, take_stock
 from kvstore.tiers.disk_table import BlockTable, DiskFault
+from kvstore.tiers.disk_tickets import EarlierFailed, Ticket
 from kvstore.tiers.disk_writing import Batch, BlockWriter, Pace
 from kvstore.tiers.files import Files
 from kvstore.tiers.names import NameKind, Names
@@ -118,14 +119,17 @@ class Storage:
         """Anew, as it stands now. DiskFault where the index can't be read."""
         return take_stock(self.folder, self._table, self.geometry, segments_in(self.folder), self._counts)
 
-    def write(self, batch: Batch, block_bytes: int, pace: Pace) -> None:
+    def write(self, batch: Batch, block_bytes: int, pace: Pace, ticket: Ticket) -> None:
         """All of it, durably, or DiskWriteFailed."""
         self.stock = None
         if self._health.must_wait:
             raise DiskWriteFailed(f"not tried again yet: {self._health.reason}")
         self.deleter.pay()
         try:
-            self.writer.write(batch, block_bytes, pace)
+            self.writer.write(batch, block_bytes, pace, ticket)
+        except EarlierFailed as error:
+            # What was wrong is counted there.
+            raise DiskWriteFailed(str(error)) from error
         except DiskFault as error:
             self._counts.write_errors += 1
             reason = str(error) if type(error) is OSError else f"{type(error).__name__}: {error}"

@@ -1,7 +1,8 @@
 """How a batch is written: bytes into slots, one sync for each segment, then the entries in one transaction.
 
 So an entry that is there has its bytes, and a batch is there whole or not at all. The checksums of the next
-piece are reckoned while the device writes the last.
+piece are reckoned while the device writes the last. Bytes of several batches go out at once; sync and
+transaction each does in its turn (disk_tickets.py).
 """
 
 import threading
@@ -17,6 +18,7 @@ from kvstore.tiers.disk_io import WRITE_BYTES_MAX, Io, IoKind, IoLate, IoNotBegu
 from kvstore.tiers.disk_pieces import PIECE_BYTES, Part, Piece, make_pieces
 from kvstore.tiers.disk_space import Space
 from kvstore.tiers.disk_table import BlockTable, DiskFault
+from kvstore.tiers.disk_tickets import Ticket
 from kvstore.tiers.names import Names
 
 __all__ = ["Batch", "BlockWriter", "Pace"]
@@ -33,7 +35,7 @@ WRITE_PIECE_BYTES = WRITE_BYTES_MAX // 2
 
 
 class BlockWriter:
-    """For any thread. Two that write at once keep the device busy while the other's batch is committed."""
+    """For any thread. While one batch is synced and committed, the bytes of others keep the device busy."""
 
     def __init__(
         self,
@@ -61,12 +63,13 @@ class BlockWriter:
         self.names_saved = 0
         self._is_laid_out = False
 
-    def write(self, batch: Batch, block_bytes: int, pace: Pace) -> None:
-        """Durable when it returns. DiskFault where nothing of it was stored."""
+    def write(self, batch: Batch, block_bytes: int, pace: Pace, ticket: Ticket) -> None:
+        """Durable when it returns. DiskFault where nothing of it was stored, or EarlierFailed."""
         slots = self._take_slots(len(batch))
         late: set[int] = set()
         try:
             entries = self._write_bytes(batch, slots, block_bytes, pace, late)
+            ticket.wait_turn()
             self._sync({entry.segment for entry in entries.values()})
         except BaseException:
             self._space.give(slot for slot in slots if slot not in late)

@@ -2,10 +2,15 @@
 
 A thread takes the next piece of whose turn it is, so a transfer under way gives way to a more urgent one
 after a piece. Each transfer ends exactly once, whatever happens to its pieces.
+
+Writes to disk are several at a time, in order: each takes its ticket of the disk as it is begun, with the
+mover's lock held, so that the tickets are in the order of the transfers; and its end is told after the ends
+of those that were begun before it, also where it has failed long before them.
 """
 
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,6 +18,7 @@ from functools import partial
 from kvstore.core.effects import Transfer
 from kvstore.core.errors import CheckFailed, check
 from kvstore.core.types import TransferId, Urgency
+from kvstore.tiers.disk_tickets import Tickets
 from kvstore.tiers.moves import Move, Part, PieceEnd, block_count
 from kvstore.tiers.pacing import Clock, RealClock, TokenBucket
 from kvstore.tiers.turns import GiveWay, Job, Piece, Told, Turns
@@ -58,6 +64,8 @@ class MoverSetup:
     returned: Returned
     bucket: TokenBucket
     tell: Tell | None = None
+    # Each transfer, which is one piece then, takes one as it is begun; their ends are told in this order.
+    tickets: Tickets | None = None
     threads: int = 1
     # Bytes of all its transfers; 0: no bound but that on their number.
     in_flight_bytes_max: int = 0
@@ -71,6 +79,9 @@ class MoverSetup:
 
 class Mover:
     def __init__(self, setup: MoverSetup) -> None:
+        check(
+            setup.tickets is None or not setup.piece_bytes, f"{setup.name}: a ticket for each of the pieces"
+        )
         self.error: BaseException | None = None
         self.counts = MoverCounts()
         self._setup = setup
@@ -79,6 +90,8 @@ class Mover:
         self._changed = threading.Condition()
         # Held while an end or a return is told, so that they are told in their order.
         self._telling = threading.Lock()
+        # Transfers whose ends are told in order, in that order: what has ended and what has not.
+        self._in_order: deque[Job] = deque()
         self._stopping = False
         self._open = 0
         self._bytes_in_flight = 0
@@ -151,8 +164,10 @@ class Mover:
             for job in self._turns.drain():
                 job.failed.update(range(job.next, job.count))
                 job.next = job.count
-                if not job.pieces_running:
+                if isinstance(job.work, Transfer) and not job.pieces_running:
                     given_up.append(job)
+                    if self._setup.tickets is not None:
+                        self._in_order.append(job)
         for job in given_up:
             self._end(job)
         return not any(thread.is_alive() for thread in self._threads)
@@ -169,7 +184,7 @@ class Mover:
             while True:
                 job = self._turns.first()
                 if job is None:
-                    if self._stopping:
+                    if self._stopping and not self._turns:
                         return None
                     self._clock.wait(self._changed, None)
                     continue
@@ -183,8 +198,11 @@ class Mover:
                 self.counts.transfers_begun += 1
                 self.counts.wait_seconds += now - job.queued_at
             piece = self._turns.take(self._piece_blocks_max())
-            if self._turns:  # For the other threads, if there are any.
-                self._changed.notify()
+            if self._setup.tickets is not None and isinstance(job.work, Transfer):
+                job.ticket = self._setup.tickets.take()
+                self._in_order.append(job)
+            if self._turns or self._stopping:  # For the other threads, if there are any.
+                self._changed.notify_all()
             return piece
 
     def _hold_seconds(self, job: Job, now: float) -> float:
@@ -212,6 +230,8 @@ class Mover:
             log.exception("%s: failed: %s", self._setup.name, job.work)
             if isinstance(error, CheckFailed) or not isinstance(error, Exception):
                 self.error = error
+        if job.ticket is not None:
+            job.ticket.end(failed=bool(end.failed))
         self._ended_piece(piece, end, began)
 
     def _part(self, job: Job, transfer: Transfer, piece: Piece) -> Part:
@@ -222,6 +242,7 @@ class Mover:
             bucket=self._setup.bucket,
             clock=self._clock,
             returned=partial(self._came_back, job),
+            ticket=job.ticket,
         )
 
     def _ended_piece(self, piece: Piece, end: PieceEnd, began: float) -> None:
@@ -230,7 +251,10 @@ class Mover:
         blocks = piece.stop - piece.start - len(end.failed)
         size = blocks * self._setup.frame_bytes
         with self._changed:
-            job.pieces_running -= 1
+            self._turns.end(piece)
+            if self._turns:
+                # What waited for this to end.
+                self._changed.notify_all()
             if is_transfer:
                 job.failed.update(end.failed)
                 job.late.update(end.late)
@@ -248,17 +272,27 @@ class Mover:
             self._end(job)
 
     def _end(self, job: Job) -> None:
-        if not isinstance(job.work, Transfer):
-            return
-        with self._changed:
-            self._open -= 1
-            self._bytes_in_flight -= job.count * self._setup.frame_bytes
-            self._count_asked(job, -1)
+        """Tells the end of this transfer; where their order counts, of those that may be told now."""
         with self._telling:
-            with self._changed:
-                job.ended = True
-                late = tuple(sorted(job.late - job.returned))
-            self._tell(job.work, self._setup.ended, tuple(sorted(job.failed)), late)
+            for each in self._to_be_told(job):
+                with self._changed:
+                    self._open -= 1
+                    self._bytes_in_flight -= each.count * self._setup.frame_bytes
+                    self._count_asked(each, -1)
+                    each.ended = True
+                    late = tuple(sorted(each.late - each.returned))
+                if isinstance(each.work, Transfer):
+                    self._tell(each.work, self._setup.ended, tuple(sorted(each.failed)), late)
+
+    def _to_be_told(self, job: Job) -> list[Job]:
+        if self._setup.tickets is None:
+            return [job]
+        with self._changed:
+            job.is_over = True
+            told: list[Job] = []
+            while self._in_order and self._in_order[0].is_over:
+                told.append(self._in_order.popleft())
+            return told
 
     def _came_back(self, job: Job, position: int) -> None:
         """Before the transfer's end is told this is only noted: then the position is not late any more."""

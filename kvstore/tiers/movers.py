@@ -12,6 +12,7 @@ from kvstore.core.effects import Transfer
 from kvstore.core.errors import CheckFailed
 from kvstore.core.types import COPY, LOAD, READ, WRITE, Link
 from kvstore.tiers.disk import DiskTier
+from kvstore.tiers.disk_tickets import Tickets
 from kvstore.tiers.link_names import link_name
 from kvstore.tiers.mover import TRANSFERS_MAX, Ended, Mover, MoverSetup, Returned, Tell
 from kvstore.tiers.moves import Move, Synced, copy_frames, read_blocks, tell_disk, write_blocks
@@ -20,7 +21,7 @@ from kvstore.tiers.pool import HostPool
 from kvstore.tiers.rates import LinkRates
 from kvstore.tiers.turns import GiveWay, Told
 
-__all__ = ["READ_THREADS", "TRANSFERS_MAX", "Ended", "Movers", "Returned"]
+__all__ = ["READ_THREADS", "TRANSFERS_MAX", "WRITE_THREADS", "Ended", "Movers", "Returned"]
 
 # A copy of this many bytes is over in a millisecond; what a mover does between two is some microseconds.
 COPY_PIECE_BYTES = 4 << 20
@@ -28,6 +29,8 @@ COPY_PIECE_BYTES = 4 << 20
 # dry while one of them looks at what it has got.
 READ_PIECE_BYTES = 8 << 20
 READ_THREADS = 2
+# As many as the core has writes under way: while one is synced and committed, the bytes of others go out.
+WRITE_THREADS = 3
 
 
 class Movers:
@@ -67,7 +70,8 @@ class Movers:
             return
         # One piece, since a batch is stored whole or not at all, with one sync.
         tell = partial(tell_disk, disk, synced or (lambda sync, failed: None))
-        self._add(WRITE, partial(write_blocks, cpu, disk), 0, tell=tell)
+        write = partial(write_blocks, cpu, disk)
+        self._add(WRITE, write, 0, tell=tell, tickets=disk.tickets, threads=WRITE_THREADS)
         self._add(READ, partial(read_blocks, disk, cpu), READ_PIECE_BYTES, threads=READ_THREADS)
 
     def start(self, transfers: Sequence[Transfer], told: Sequence[Told]) -> None:
@@ -114,6 +118,7 @@ class Movers:
         piece_bytes: int,
         *,
         tell: Tell | None = None,
+        tickets: Tickets | None = None,
         threads: int = 1,
         gives_way: GiveWay | None = None,
         is_given_way: GiveWay | None = None,
@@ -129,6 +134,7 @@ class Movers:
                 returned=self._returned,
                 bucket=bucket,
                 tell=tell,
+                tickets=tickets,
                 threads=threads,
                 in_flight_bytes_max=self._in_flight_bytes_max,
                 measured=partial(self._rates.note, link),

@@ -24,6 +24,7 @@ from kvstore.core.effects import (
 from kvstore.core.errors import check
 from kvstore.core.types import Frame, StoredKey, SyncId
 from kvstore.tiers.disk import DiskTier, DiskWriteFailed, ReadOutcome
+from kvstore.tiers.disk_tickets import Ticket
 from kvstore.tiers.pacing import Clock, TokenBucket
 from kvstore.tiers.pool import HostPool
 from kvstore.tiers.turns import Told
@@ -52,7 +53,7 @@ class Part:
     """Blocks `start` to `stop` of a transfer, and how to go about them.
 
     `bucket` is asked before anything moves; `returned` is called with late positions that came back, by any
-    thread and at any time.
+    thread and at any time. `ticket` is the transfer's place among the writes; the mover ends it.
     """
 
     transfer: Transfer
@@ -61,6 +62,7 @@ class Part:
     bucket: TokenBucket
     clock: Clock
     returned: Callable[[int], None]
+    ticket: Ticket | None = None
 
     @property
     def source_frames(self) -> Sequence[Frame]:
@@ -168,7 +170,7 @@ def write_blocks(cpu: HostPool, disk: DiskTier, part: Part) -> PieceEnd:
         while done < len(keys):
             # Asked for each: the limit may change in between.
             lot = slice(done, done + _blocks_at_once(cpu, bucket, len(keys)))
-            disk.write(keys[lot], payloads[lot], pace=bucket.pace)
+            disk.write(keys[lot], payloads[lot], pace=bucket.pace, ticket=part.ticket)
             done = min(lot.stop, len(keys))
     except DiskWriteFailed as error:
         log.info("transfer %d isn't on disk: %s", part.transfer.id, error)

@@ -2,8 +2,17 @@
 
 A transfer stands where it would if each step of urgency were `AGEING_SECONDS` of waiting. So the more urgent
 goes first, of equals the older, and nothing waits for ever. Its place never changes: one that has given way
-goes on before all that came after it. What the disk is told keeps its place among the writes: what was given
-before it is done before it, what comes later after it.
+goes on before all that came after it.
+
+What the disk is told keeps its place among the writes. It is begun when all transfers before it have been
+begun and all that was told before it is done; transfers behind it are begun when it is done. So a write finds
+the slots that a delete before it has freed. And it does not wait for the *ends* of transfers before it, or in
+a full tier, where there is a delete before each write, no two writes would ever be under way at once. It need
+not: blocks whose write has not ended are not valid on disk, so no delete names them and no note says that
+they were used; and a session that is kept before its blocks are there, and meets a crash then, has as much
+of its chain as there is. A block that is deleted and written again has its write behind the delete. Only a
+DiskSync asks about all before it: it waits for the ends of these transfers too, and what comes later waits
+for it.
 
 No thread and no clock here: times come in as numbers.
 """
@@ -14,6 +23,7 @@ from dataclasses import dataclass, field
 
 from kvstore.core.effects import DiskDelete, DiskNote, DiskSync, Transfer
 from kvstore.core.types import Urgency
+from kvstore.tiers.disk_tickets import Ticket
 
 __all__ = ["AGEING_SECONDS", "GiveWay", "Job", "Piece", "Told", "Turns"]
 
@@ -39,7 +49,10 @@ class Job:
     failed: set[int] = field(default_factory=set)
     late: set[int] = field(default_factory=set)
     returned: set[int] = field(default_factory=set)
+    # All its pieces have ended; its end has been told.
+    is_over: bool = False
     ended: bool = False
+    ticket: Ticket | None = None
 
     @property
     def urgency(self) -> Urgency:
@@ -68,6 +81,8 @@ class Turns:
         self._jobs: list[tuple[int, float, int, Job]] = []
         self._count = 0
         self._span = 0
+        self._told_running = 0
+        self._pieces_running = 0
 
     def __len__(self) -> int:
         return len(self._jobs)
@@ -82,8 +97,11 @@ class Turns:
             self._span += 1
 
     def first(self) -> Job | None:
-        """Whose turn it is."""
-        return self._jobs[0][3] if self._jobs else None
+        """Whose turn it is, if it may be begun now."""
+        job = self._jobs[0][3] if self._jobs else None
+        if job is None or self._told_running or (isinstance(job.work, DiskSync) and self._pieces_running):
+            return None
+        return job
 
     def take(self, blocks_max: int = 0) -> Piece | None:
         """The next piece of that job, of so many blocks at the most (0: as many as its pieces have); the job
@@ -95,9 +113,21 @@ class Turns:
         size = min(job.piece, blocks_max) if blocks_max else job.piece
         job.next = min(start + size, job.count)
         job.pieces_running += 1
+        if isinstance(job.work, Transfer):
+            self._pieces_running += 1
+        else:
+            self._told_running += 1
         if job.is_taken:
             heapq.heappop(self._jobs)
         return Piece(job, start, job.next)
+
+    def end(self, piece: Piece) -> None:
+        """One that was taken is done."""
+        piece.job.pieces_running -= 1
+        if isinstance(piece.job.work, Transfer):
+            self._pieces_running -= 1
+        else:
+            self._told_running -= 1
 
     def drain(self) -> Iterator[Job]:
         """Takes out all that have pieces left, in their order."""

@@ -206,9 +206,7 @@ def test_what_a_full_queue_can_not_take_is_shed_and_counted() -> None:
 
 
 def test_writes_are_shed_before_copies_and_asked_for_again() -> None:
-    caller = caller_of(
-        gpu_frames=32, cpu_frames=32, queue_blocks_max=4, transfer_blocks_max=4, transfers_per_link_max=1
-    )
+    caller = caller_of(gpu_frames=32, cpu_frames=32, queue_blocks_max=4, transfer_blocks_max=4, writes_max=1)
     world = caller.world
     caller.cache(text(1, 16), session="s")
     world.end(world.moving(*COPY)[0])
@@ -264,7 +262,9 @@ def test_above_the_high_watermark_writes_make_way_for_nobody() -> None:
     """Most of the CPU tier has no other copy: to evict any of it would lose it."""
     sizes = {"gpu_frames": 100, "cpu_frames": 100, "disk_frames": 100}
     for blocks, writes in ((32, 0), (45, 1)):
-        caller = caller_of(**sizes, transfer_blocks_max=1, transfers_per_link_max=1, queue_blocks_max=100)
+        caller = caller_of(
+            **sizes, transfer_blocks_max=1, transfers_per_link_max=1, writes_max=1, queue_blocks_max=100
+        )
         world = caller.world
         numbers = swapped(caller, 1, blocks=36)
         caller.cache(text(1, 4 * blocks), session="s")
@@ -324,6 +324,8 @@ def _domains(caller: Caller) -> set[DomainId]:
         {"queue_blocks_max": 0},
         {"transfer_blocks_max": 0},
         {"transfers_per_link_max": 0},
+        {"writes_max": 0},
+        {"write_blocks_max": -1},
         {"background_wait_seconds": -1.0},
         {"background_wait_seconds": float("inf")},
     ],

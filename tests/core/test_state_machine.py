@@ -114,7 +114,8 @@ class StoreMachine(RuleBasedStateMachine):
                 self.world.move(self.world.under_way[index % len(self.world.under_way)], [rank])
         for ending in turn.endings:
             if self.world.under_way:
-                self.end(self.world.under_way[ending.index % len(self.world.under_way)], ending.bad)
+                ends = self.world.next_ends()
+                self.end(ends[ending.index % len(ends)], ending.bad)
 
     def begin(self, engine: SimEngine, how: Beginning) -> Operation:
         texts = [tuple(line.tokens) for line in engine.lines.values()] + self.texts.known

@@ -88,14 +88,6 @@ def test_the_disk_gets_parents_first_in_any_batch_size() -> None:
     assert list(dict.fromkeys(written)) == list(KEYS)
 
 
-def test_writes_to_disk_go_one_at_a_time() -> None:
-    caller = caller_of(transfer_blocks_max=1)
-    caller.cache(TOKENS, session="s")
-    while caller.world.under_way:
-        assert len(caller.world.moving(Tier.CPU, Tier.DISK)) <= 1
-        caller.world.end_one()
-
-
 def test_every_link_has_few_transfers_of_bounded_size() -> None:
     caller = caller_of(gpu_frames=64, cpu_frames=64, transfer_blocks_max=4)
     caller.cache(text(1, 160), session="s")

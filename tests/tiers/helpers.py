@@ -14,6 +14,7 @@ import numpy as np
 from kvstore.core.types import BlockKey, NamespaceId, StoredKey, TenantId, WriterId
 from kvstore.tiers.disk import DiskTier, ReadOutcome
 from kvstore.tiers.disk_format import TABLES, BlockEntry, block_name, segment_name
+from kvstore.tiers.disk_tickets import Ticket
 from kvstore.tiers.names import Names
 
 CAP = 64 << 20
@@ -67,10 +68,12 @@ def add_namespace(
     return names.namespace_id(fingerprint, size, 16, ranks, {"model": "m"})
 
 
-def write(disk: DiskTier, keys: Sequence[StoredKey], size: int = BLOCK) -> list[bytes]:
+def write(
+    disk: DiskTier, keys: Sequence[StoredKey], size: int = BLOCK, ticket: Ticket | None = None
+) -> list[bytes]:
     """Stores random blocks and returns their bytes."""
     payloads = [payload(size) for _ in keys]
-    disk.write(keys, payloads)
+    disk.write(keys, payloads, ticket=ticket)
     return [bytes(parts[0]) for parts in payloads]
 
 

@@ -13,6 +13,7 @@ from kvstore.tiers.disk_deleting import Deleter
 from kvstore.tiers.disk_format import BlockEntry, Geometry
 from kvstore.tiers.disk_space import Space
 from kvstore.tiers.disk_table import BlockTable
+from kvstore.tiers.disk_tickets import Ticket
 from kvstore.tiers.disk_writing import Batch, BlockWriter, Pace
 from tests.tiers import power
 from tests.tiers.power_record import Log
@@ -139,9 +140,9 @@ def free_replaced_at_once(patch: pytest.MonkeyPatch) -> None:
     """Of blocks that are stored again: before their new bytes are written."""
     early, write = FreeAtOnce(patch), BlockWriter.write
 
-    def write_over(self: BlockWriter, batch: Batch, block_bytes: int, pace: Pace) -> None:
+    def write_over(self: BlockWriter, batch: Batch, block_bytes: int, pace: Pace, ticket: Ticket) -> None:
         early.give_early(self._space, self._table, batch)
-        write(self, batch, block_bytes, pace)
+        write(self, batch, block_bytes, pace, ticket)
 
     patch.setattr(BlockWriter, "write", write_over)
 
@@ -158,7 +159,7 @@ def free_deleted_at_once(patch: pytest.MonkeyPatch) -> None:
         with self._deleter._lock:
             owed = [name for part in self._deleter._owed for name in part]
             self._deleter._owed.clear()
-        self._deleter._remove(owed)
+        self._deleter._remove(dict.fromkeys(owed))
         commit(self, entries, slots)
 
     patch.setattr(Deleter, "delete", delete)

@@ -4,9 +4,9 @@ import random
 
 import pytest
 
-from kvstore.core.effects import DiskDelete, Transfer
-from kvstore.core.types import Tier, TransferId, Urgency
-from kvstore.tiers.turns import AGEING_SECONDS, FLOOR_SHARE, GiveWay, Job, Turns
+from kvstore.core.effects import DiskDelete, DiskSync, Transfer
+from kvstore.core.types import SyncId, Tier, TransferId, Urgency
+from kvstore.tiers.turns import AGEING_SECONDS, FLOOR_SHARE, GiveWay, Job, Piece, Turns
 
 
 def transfer(number: int, urgency: Urgency = Urgency.ASKED) -> Transfer:
@@ -32,6 +32,8 @@ def numbers(turns: Turns) -> list[int]:
     while (piece := turns.take()) is not None:
         work = piece.job.work
         taken.append(work.id if isinstance(work, Transfer) else 0)
+        turns.end(piece)
+    assert not turns
     return taken
 
 
@@ -169,3 +171,49 @@ def test_background_goes_on_at_once_when_nothing_is_asked_for_any_more():
     assert way.hold_seconds(Urgency.BACKGROUND, 5.0) > 0
     way.asked = 0
     assert way.hold_seconds(Urgency.BACKGROUND, 5.0) == 0
+
+
+def told(kind: type[DiskDelete] | type[DiskSync] = DiskDelete) -> Job:
+    return Job(DiskSync(sync=SyncId(1)) if kind is DiskSync else DiskDelete(keys=()), 1, 1, 0.0)
+
+
+def take(turns: Turns) -> Piece:
+    piece = turns.take()
+    assert piece is not None
+    return piece
+
+
+def test_what_the_disk_is_told_does_not_wait_for_the_ends_of_transfers():
+    turns = Turns()
+    for each in (job(1, count=1), told(), job(2, count=1)):
+        turns.add(each)
+    first, delete = take(turns), take(turns)
+    assert turns.first() is None, "the slots that it frees are for the next one"
+    turns.end(delete)
+    second = take(turns)
+    assert (first.job.work, second.job.work) == (transfer(1), transfer(2))
+
+
+def test_it_waits_until_all_pieces_before_it_are_begun_and_all_that_was_told_is_done():
+    turns = Turns()
+    for each in (job(1, count=2), told(), told()):
+        turns.add(each)
+    assert [isinstance(take(turns).job.work, Transfer) for _ in range(2)] == [True, True]
+    delete = take(turns)
+    assert turns.first() is None
+    turns.end(delete)
+    assert isinstance(take(turns).job.work, DiskDelete)
+
+
+def test_a_sync_waits_for_the_ends_of_all_before_it_and_holds_up_what_comes_later():
+    turns = Turns()
+    for each in (job(1, count=1), told(DiskSync), job(2, count=1)):
+        turns.add(each)
+    first = take(turns)
+    assert turns.first() is None
+    turns.end(first)
+    sync = take(turns)
+    assert isinstance(sync.job.work, DiskSync)
+    assert turns.first() is None
+    turns.end(sync)
+    assert take(turns).job.work == transfer(2)
