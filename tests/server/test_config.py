@@ -34,6 +34,8 @@ def test_flags_become_one_record(tmp_path: Path) -> None:
     assert (config.disk_path, config.tenants, config.lease_seconds) == (tmp_path, ("ann", "bob"), 2.5)
     assert (config.journal_path, config.journal_bytes) == (tmp_path / "j", 64 * 2**20)
     assert parse().tenants == ("default",)
+    shared = parse(tenants=["ann=1", "bob"], tenant_shares=["ann=1=75%"])
+    assert shared.tenant_shares == {"ann=1": 0.75}
 
 
 @pytest.mark.parametrize(
@@ -112,6 +114,11 @@ def test_sizes_for_people() -> None:
         ("--tenant", {"tenants": [""]}),
         ("--tenant", {"tenants": ["a\nb"]}),
         ("--tenant", {"tenants": ["x" * 257]}),
+        ("--tenant-share", {"tenants": ["a", "b"], "tenant_shares": ["c=50%"]}),
+        ("--tenant-share", {"tenants": ["a", "b"], "tenant_shares": ["a"]}),
+        ("--tenant-share", {"tenants": ["a", "b"], "tenant_shares": ["a=50%", "a=10%"]}),
+        ("--tenant-share", {"tenants": ["a", "b"], "tenant_shares": ["a=50%", "b=51%"]}),
+        ("--tenant-share", {"tenants": ["a", "b"], "tenant_shares": ["a=half"]}),
         ("--lease", {"lease": 0.0}),
         ("--lease", {"lease": -1.0}),
         ("--lease", {"lease": float("nan")}),
