@@ -45,7 +45,7 @@ def samples(name: str, hint: Any) -> list[Any]:
             None for kind in args if kind is NoneType
         ]
     if get_origin(hint) is Mapping:
-        return [{"é": 1, "b": 2}]
+        return [{"é": 0.25, "b": 0.5} if args[1] is float else {"é": 1, "b": 2}]
     if get_origin(hint) is Sequence or (get_origin(hint) is tuple and args[-1] is Ellipsis):
         return [tuple(samples(name, args[0]) * 2), ()]
     if get_origin(hint) is tuple:
