@@ -15,17 +15,20 @@ def demo(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the result as one JSON object on the last line.")
     ] = False,
-    model: Annotated[str, typer.Option(help="smollm2, or tiny: random weights, in seconds.")] = "smollm2",
+    model: Annotated[str, typer.Option(help="smollm2, or tiny: random weights, quicker.")] = "smollm2",
     keep: Annotated[
         Path | None, typer.Option(help="Folder for logs and the disk tier, to be kept; it must be empty.")
     ] = None,
 ) -> None:
     """Watch conversations whose KV outlives the engine, the GPU's memory and the service."""
-    # Imported here: the other commands must not load torch, nor need the engine to be installed.
+    # Imported here: where the engine is not installed it is said so, and the help needs no torch.
     try:
         import torch  # noqa: F401
     except ModuleNotFoundError:
-        _refuse("the reference engine is not installed; remedy: pip install 'kvstore[engine]'")
+        _refuse(
+            "the reference engine is not installed; remedy: in the clone, "
+            "make install, or pip install -c constraints.txt -e '.[engine]'"
+        )
     from kvstore.demo.children import DemoError, DemoRefused
     from kvstore.demo.run import run_demo
     from kvstore.demo.show import Show

@@ -97,7 +97,7 @@ def serve(
     # Until the service takes the signals itself: to load it lasts longer than a hasty stop waits.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _stop_early)
-    # Imported here: the other commands must not load a server.
+    # Imported here: the signals are caught before, and the help needs no server.
     from kvstore.server.config import parse_config
     from kvstore.server.server import serve as run
 

@@ -57,7 +57,7 @@ def simulate(
 
 
 def _run(seeds: "range | count[int]", steps: int, end: float) -> Generator[Outcome, None, None]:
-    # Imported here: the other commands must not load numpy.
+    # Imported here: with --jobs only the children need it.
     from kvstore.sim.attempts import Passed, attempt_seed
     from kvstore.sim.report import report
     from kvstore.sim.shrink import shrink
