@@ -73,13 +73,13 @@ def test_what_a_story_knows_is_so(tmp_path: Path, seed: int, sizes: dict[str, in
 
 def test_a_story_names_each_transfer_of_a_frame_once(tmp_path: Path) -> None:
     """Begun, and ended well or badly."""
-    run = Fuzz(8, cpu_frames=12, disk_frames=20)
+    run = Fuzz(14, cpu_frames=12, disk_frames=20)
     with journaled(run.world.store, tmp_path):
         while run.turn():
             pass
         settle(run)
     [found] = find_runs(tmp_path)
-    told = tell_story(found, parse_selector("block=cpu:3")).lines
+    told = tell_story(found, parse_selector("block=cpu:5")).lines
     begun = [line for line in told if " started: " in line]
     ways = (" ended well: ", " failed: ", " was not done in time: ")
     ended = [line for line in told if any(way in line for way in ways)]
