@@ -133,7 +133,7 @@ class _Walk:
             ends += zip(_keys(nodes, first, tree), _keys(nodes, last, tree), strict=True)
             entries += nodes.at.size
             yield nodes
-        _expect_between([end for _, end in sorted(zip(order.tolist(), ends, strict=True))], bounds)
+        _expect_between([ends[place] for place in np.argsort(order).tolist()], bounds)
         if entries != tree.entries:
             raise PageFault(f"{entries} records in a table that should have {tree.entries}")
 

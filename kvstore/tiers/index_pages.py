@@ -201,6 +201,8 @@ def read_head(file: PageFile) -> Head | None:
     size = file.page_bytes
     if not (PAGE_BYTES_MIN <= size <= PAGE_BYTES_MAX) or size & (size - 1):
         raise PageFault(f"pages of {size} bytes")
+    if file.size < size + _META.itemsize:
+        return None
     metas.append(_read_meta(file, size))
     for number, meta in enumerate(metas):
         if meta["magic"] != MAGIC or meta["version"] != VERSION or not meta["flags"] & META:
