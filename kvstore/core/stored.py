@@ -1,14 +1,14 @@
 """Blocks that were found on disk, in columns. There may be millions of them, and nobody is served before they
 are taken in: a record for each would cost more than all else that is done for it."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Self, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kvstore.core.errors import check
-from kvstore.core.types import BlockKey, DomainId, Rows, StoredKey, WriterId, domain_id, domain_parts
+from kvstore.core.types import BlockKey, DomainId, Rows, StoredKey, domain_id, domain_parts
 
 __all__ = ["NO_PLACE", "StoredBlocks"]
 
@@ -75,30 +75,33 @@ class StoredBlocks(Sequence[StoredKey]):
         return len(self.keys)
 
     def __iter__(self) -> Iterator[StoredKey]:
-        return self._records(range(len(self)))
+        return self._records(slice(None))
 
     @overload
     def __getitem__(self, place: int) -> StoredKey: ...
     @overload
     def __getitem__(self, place: slice) -> Sequence[StoredKey]: ...
     def __getitem__(self, place: int | slice) -> StoredKey | Sequence[StoredKey]:
-        some = range(len(self))[place]
-        return list(self._records(some)) if isinstance(some, range) else next(self._records([some]))
+        if isinstance(place, slice):
+            return list(self._records(place))
+        place = range(len(self))[place]
+        return next(self._records(slice(place, place + 1)))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and list(self) == list(other)
 
     __hash__ = None  # type: ignore[assignment]
 
-    def _records(self, places: Iterable[int]) -> Iterator[StoredKey]:
-        for place in places:
-            namespace, tenant = domain_parts(DomainId(int(self.domains[place])))
-            parent = int(self.parents[place])
+    def _records(self, places: slice) -> Iterator[StoredKey]:
+        columns = (self.parents, self.domains, self.writers, self.owners)
+        rows = zip(self.keys[places], *(column[places].tolist() for column in columns), strict=True)
+        for key, parent, domain, writer, owner in rows:
+            namespace, tenant = domain_parts(domain)
             yield StoredKey(
                 namespace=namespace,
                 tenant=tenant,
-                key=self.keys[place],
+                key=key,
                 parent=NO_KEY if parent == NO_PLACE else self.keys[parent],
-                writer=WriterId(int(self.writers[place])),
-                owner=int(self.owners[place]),
+                writer=writer,
+                owner=owner,
             )

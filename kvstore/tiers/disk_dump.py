@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from kvstore.tiers import index_walk
 from kvstore.tiers.disk_environment import DATA_FILE, REMEDY, check_path, disk_invalid
-from kvstore.tiers.disk_folder import CLAIM_FILE
+from kvstore.tiers.disk_folder import CLAIM_FILE, HEAD_BYTES
 from kvstore.tiers.disk_format import TABLES
 from kvstore.tiers.index_check import PageFault, check_pages
 from kvstore.tiers.index_walk import END, FAULT, HEAD, REFUSED
@@ -46,7 +46,9 @@ def check_index(folder: Path) -> None:
     if not os.path.exists(folder / DATA_FILE) or _is_held(folder):
         return
     if os.path.lexists(folder / CLAIM_FILE):
-        faults = _faults_of_pages(folder)
+        # Nothing was ever kept in one that is so short: nobody opens it as it is.
+        is_begun = os.path.isfile(folder / DATA_FILE) and os.path.getsize(folder / DATA_FILE) <= HEAD_BYTES
+        faults = [] if is_begun else _faults_of_pages(folder)
     else:
         # Whoever's it is may use more of LMDB than we do. It is refused then, but first it must be opened.
         faults = [fault for fault in _run(folder, "walk").faults if fault.startswith(DIED)]

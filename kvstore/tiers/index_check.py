@@ -17,22 +17,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from kvstore.tiers.index_pages import (
-    BIG_DATA,
-    BRANCH,
-    LEAF,
-    OVERFLOW,
-    SUB_TREE,
-    Head,
-    Nodes,
-    PageFault,
-    PageFile,
-    Pages,
-    Tree,
-    nodes_of,
-    read_head,
-    tree_of,
-)
+from kvstore.tiers.index_nodes import BIG_DATA, BRANCH, LEAF, SUB_TREE, Nodes, nodes_of
+from kvstore.tiers.index_pages import Head, PageFault, PageFile, Pages, Tree, read_head, tree_of
 
 __all__ = ["PageFault", "check_pages"]
 
@@ -45,6 +31,7 @@ FREE_FLAGS = 8
 # As far as LMDB can go down.
 DEPTH_MAX = 32
 WORD_BYTES = 8
+OVERFLOW = 4
 BIG_ENDIAN_STEP = 1 if sys.byteorder == "big" else -1
 _HEAD = np.dtype([("number", "u8"), ("pad", "u2"), ("flags", "u2"), ("pages", "u4")])
 
@@ -133,7 +120,7 @@ class _Walk:
             ends += zip(_keys(nodes, first, tree), _keys(nodes, last, tree), strict=True)
             entries += nodes.at.size
             yield nodes
-        _expect_between([end for _, end in sorted(zip(order.tolist(), ends, strict=True))], bounds)
+        _expect_between([ends[place] for place in np.argsort(order).tolist()], bounds)
         if entries != tree.entries:
             raise PageFault(f"{entries} records in a table that should have {tree.entries}")
 

@@ -1,6 +1,7 @@
 """Events and effects are plain data: a journal can write them down and a replayer read them back."""
 
 import json
+from collections.abc import Sequence
 from enum import Enum
 from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
@@ -55,9 +56,9 @@ def from_json(hint: Any, value: Any) -> Any:
 
 
 def is_plain(hint: Any) -> bool:
-    """A number, a string, bytes, an enum, a record, or a tuple of those."""
+    """A number, a string, bytes, an enum, a record, or a sequence of those."""
     hint = getattr(hint, "__supertype__", hint)
-    if get_origin(hint) is tuple:
+    if get_origin(hint) in (tuple, Sequence):
         return all(each is Ellipsis or is_plain(each) for each in get_args(hint))
     if isinstance(hint, UnionType):
         return all(is_plain(each) for each in get_args(hint))

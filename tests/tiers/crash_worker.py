@@ -21,6 +21,7 @@ from typing import Any
 
 import pytest
 
+from kvstore.tiers.disk_dump import check_index
 from tests.tiers.accounts import check_tier, sessions_dropped
 from tests.tiers.lmdb_door import LmdbDoor
 from tests.tiers.promises import ABSENT, NEVER, Deed, read_deeds
@@ -128,6 +129,7 @@ def main(folder: Path, notes: Path, seed: int, steps: int, kill_at: int) -> None
     with pytest.MonkeyPatch.context() as patch:
         if kill_at:
             Killer(folder, kill_at, seed).stand(patch)
+        check_index(folder)
         tier = open_tier(folder, CRASH_SIZES)
         found = check_tier(tier, CRASH_SIZES, deeds, NEVER)
         version = 1 + max((v for deed in deeds for v in deed.blocks.values()), default=0)

@@ -8,6 +8,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from kvstore.core.errors import KVStoreError
+from kvstore.tiers.disk_dump import check_index
 from tests.tiers.accounts import check_tier
 from tests.tiers.power_record import Log, recorded
 from tests.tiers.power_replay import Draw, Way, restore
@@ -98,6 +99,7 @@ def replay(log: Log, draw: Draw, ignored: Collection[str] = (), *, sizes: Sizes 
         restore(log, draw, folder, ignored)
         cap = max((place, cap) for place, cap in log.caps if place < draw.point or place == log.caps[0][0])[1]
         try:
+            check_index(folder)
             tier = open_tier(folder, sizes, cap)
         except KVStoreError as error:
             raise Broken(f"{draw}: it does not start by itself: {error}") from error

@@ -24,7 +24,7 @@ from tests.tiers.opening import BLOCK
 
 CAP = 6 << 20
 PAGE = 4096
-FLIPS = 60
+FLIPS = 48
 
 
 @pytest.fixture(scope="module")
@@ -59,12 +59,21 @@ def session(number: int, keys: int) -> StoredSession:
 
 
 def flip_a_bit(folder: Path, seed: int) -> None:
-    """A third each in the head of a page, in the table of what is in it, anywhere."""
+    """Every other one in pages that all hangs on, or that only a write follows; of each kind a third in the
+    head of a page and the table of what is in it, where its nodes begin, anywhere."""
     draw = random.Random(seed)
-    data = bytearray((folder / DATA_FILE).read_bytes())
-    page, reach = draw.randrange(len(data) // PAGE), (16, 200, PAGE)[seed % 3]
-    data[page * PAGE + draw.randrange(reach)] ^= 1 << draw.randrange(8)
-    (folder / DATA_FILE).write_bytes(data)
+    path = folder / DATA_FILE
+    with PageFile(path) as file:
+        head = read_head(file)
+    assert head is not None
+    data = bytearray(path.read_bytes())
+    page = draw.choice([0, 1, head.free.root, head.main.root])
+    if seed % 2:
+        page = draw.randrange(len(data) // PAGE)
+    upper = int.from_bytes(data[page * PAGE + 14 : page * PAGE + 16], sys.byteorder)
+    first, reach = ((0, 200), (upper, 120), (0, PAGE))[seed % 3]
+    data[page * PAGE + (first + draw.randrange(reach)) % PAGE] ^= 1 << draw.randrange(8)
+    path.write_bytes(data)
 
 
 def use(*folders: Path) -> list[str]:
@@ -100,7 +109,7 @@ def test_a_good_folder_is_passed_and_served(folder):
     check_index(folder)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 def test_whatever_lmdb_leaves_is_good(tmp_path, seed):
     """Trees that grow and shrink by seed, also to nothing; records of no byte and of pages; free pages."""
     draw = random.Random(seed)
