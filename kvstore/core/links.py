@@ -4,7 +4,7 @@ What waits stands in lanes by urgency (`lanes.py`). Each lane has few transfers 
 size, and begins only what no lane before it could begin instead.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -64,20 +64,39 @@ class Links:
         self.lanes = make_lanes(config)
         self._order = [self.lanes[each] for each in ORDER]
         self._copies, self._writes = self.lanes[COPY, BACKGROUND], self.lanes[WRITE, BACKGROUND]
+        self._ahead_lanes = self.lanes[READ, PREFETCH], self.lanes[LOAD, PREFETCH]
         self.late = LateFrames(config, memory)
         self.ahead = Ahead(config, memory, self.lanes)
         self.yielding = Yielding(config, self.lanes, is_waiting)
         self._choosing = Choosing(config, memory, self.lanes, self.late, self.ahead)
         self.refused = self._choosing.refused
         self._under_way: dict[TransferId, tuple[Lane, Rows]] = {}
+        # Of what was begun ahead of need: somebody waits for it by now. The first are still to be told.
+        self._raised: list[TransferId] = []
+        self._hurried: set[TransferId] = set()
         self._last_id = 0
         self.writes_failed_in_a_row = 0
         self.blocks_moved_in = [0 for _ in Tier]
         self.blocks_failed = [0 for _ in Tier]
 
-    def ask(self, link: Link, rows: Iterable[int]) -> None:
+    def ask(self, link: Link, rows: Collection[int]) -> None:
         """An engine waits for these blocks."""
         self.lanes[link, FOREGROUND[link]].ask(rows)
+        if link == LOAD and any(lane.under_way for lane in self._ahead_lanes):
+            self._hurry(rows)
+
+    def _hurry(self, rows: Collection[int]) -> None:
+        """What brings one of these, and nobody waited for, is not to stand behind what came later."""
+        for transfer, (lane, moving) in self._under_way.items():
+            is_ahead = lane.urgency is PREFETCH and transfer not in self._hurried
+            if is_ahead and not set(moving.tolist()).isdisjoint(rows):
+                self._hurried.add(transfer)
+                self._raised.append(transfer)
+
+    def take_raised(self) -> tuple[TransferId, ...]:
+        """Transfers that somebody waits for since the last look."""
+        raised, self._raised = tuple(self._raised), []
+        return raised
 
     def ask_down(self, link: Link, rows: Rows) -> None:
         """Cached blocks are to have a copy one tier further down, when the link has nothing better to do."""
@@ -181,6 +200,7 @@ class Links:
         """The one end of a transfer: good copies become valid, frames of bad ones go back."""
         check(transfer in self._under_way, f"transfer {transfer} ended twice, or never began")
         lane, rows = self._under_way.pop(transfer)
+        self._hurried.discard(transfer)
         lane.under_way -= 1
         self.resume()
         blocks, (source, target) = self._memory.blocks, lane.link
