@@ -18,7 +18,7 @@ from kvstore.core.config import StoreConfig
 from kvstore.core.memory import Memory
 from kvstore.core.ports import Verdict
 from kvstore.core.sequences import Sequence
-from kvstore.core.types import GPU, DomainId, EngineId, Number, Rows
+from kvstore.core.types import GPU, RESIDENT, DomainId, EngineId, Number, Rows
 from kvstore.core.wanted import Wanted
 
 __all__ = ["Admission", "Request", "Precedence"]
@@ -157,8 +157,12 @@ class Admission:
 
     @property
     def growth_waits(self) -> bool:
-        """Whether a sequence that grows has a ticket: what grows goes before all others."""
-        return any(ticket.place[0] == Precedence.GROW for ticket in self._tickets.values())
+        """Whether a sequence that grows has a ticket: what grows goes before all others. One that has left
+        the GPU since has to come back first."""
+        return any(
+            ticket.place[0] == Precedence.GROW and sequence.state is RESIDENT
+            for sequence, ticket in self._tickets.items()
+        )
 
     def is_waiting(self, time: float) -> bool:
         """Whether somebody waits for frames and still asks for them."""

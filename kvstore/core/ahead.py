@@ -2,7 +2,7 @@
 
 To the CPU tier from disk, or on to the GPU. A wish only: it takes no room from anybody, it goes behind
 all that is asked for, and it is let go where there is no room. When an engine asks for such a block
-meanwhile, it waits for the same transfer, or asks for one of its own.
+meanwhile, it waits for the same transfer, which then goes as what is asked for, or asks for one of its own.
 """
 
 import numpy as np

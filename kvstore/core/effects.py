@@ -105,12 +105,15 @@ class Effects(Struct, frozen=True, kw_only=True, gc=False):
 
     `deletes` go to the disk before `notes`, these before `syncs`, and all of them before `transfers`, in
     the order given; `answer` may be told at once: whatever it says may be read is there already. `wake`
-    names engines that have news for a waiting KeepAlive. `admitted` is for those who count. `happened` is
-    for those who watch, in the order of its revisions, which have no gap while somebody does.
+    names engines that have news for a waiting KeepAlive. `raised` are transfers told before, which nobody
+    waited for then and somebody does now: what is left of them goes as ASKED. `admitted` is for those who
+    count. `happened` is for those who watch, in the order of its revisions, which have no gap while somebody
+    does.
     """
 
     answer: Answer = field(default_factory=Done)
     transfers: tuple[Transfer, ...] = ()
+    raised: tuple[TransferId, ...] = ()
     deletes: tuple[DiskDelete, ...] = ()
     wake: tuple[EngineId, ...] = ()
     admitted: tuple[Admitted, ...] = ()

@@ -4,7 +4,7 @@ What waits stands in lanes by urgency (`lanes.py`). Each lane has few transfers 
 size, and begins only what no lane before it could begin instead.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -69,12 +69,16 @@ class Links:
         self.lanes = make_lanes(config)
         self._order = [self.lanes[each] for each in ORDER]
         self._copies, self._writes = self.lanes[COPY, BACKGROUND], self.lanes[WRITE, BACKGROUND]
+        self._ahead_lanes = self.lanes[READ, PREFETCH], self.lanes[LOAD, PREFETCH]
         self.late = LateFrames(config, memory)
         self.ahead = Ahead(config, memory, self.lanes)
         self.yielding = Yielding(config, self.lanes, is_waiting)
         self._choosing = Choosing(config, memory, self.lanes, self.late, self.ahead)
         self.refused = self._choosing.refused
         self._under_way: dict[TransferId, tuple[Lane, Rows]] = {}
+        # Of what was begun ahead of need: somebody waits for it by now. The first are still to be told.
+        self._raised: list[TransferId] = []
+        self._hurried: set[TransferId] = set()
         self._last_id = 0
         # Whether a link works for somebody who waits: by link, in the last second.
         self._busy = {link: HeldShare(BUSY_SECONDS) for link in FOREGROUND}
@@ -82,9 +86,24 @@ class Links:
         self.blocks_moved_in = [0 for _ in Tier]
         self.blocks_failed = [0 for _ in Tier]
 
-    def ask(self, link: Link, rows: Iterable[int]) -> None:
+    def ask(self, link: Link, rows: Collection[int]) -> None:
         """An engine waits for these blocks."""
         self.lanes[link, FOREGROUND[link]].ask(rows)
+        if link == LOAD and any(lane.under_way for lane in self._ahead_lanes):
+            self._hurry(rows)
+
+    def _hurry(self, rows: Collection[int]) -> None:
+        """What brings one of these, and nobody waited for, is not to stand behind what came later."""
+        for transfer, (lane, moving) in self._under_way.items():
+            is_ahead = lane.urgency is PREFETCH and transfer not in self._hurried
+            if is_ahead and not set(moving.tolist()).isdisjoint(rows):
+                self._hurried.add(transfer)
+                self._raised.append(transfer)
+
+    def take_raised(self) -> tuple[TransferId, ...]:
+        """Transfers that somebody waits for since the last look."""
+        raised, self._raised = tuple(self._raised), []
+        return raised
 
     def ask_down(self, link: Link, rows: Rows) -> None:
         """Cached blocks are to have a copy one tier further down, when the link has nothing better to do."""
@@ -232,6 +251,7 @@ class Links:
             first = next(id for id, (other, _) in self._under_way.items() if other is lane)
             check(transfer == first, f"write {transfer} ended before {first}, which was begun before it")
         del self._under_way[transfer]
+        self._hurried.discard(transfer)
         lane.under_way -= 1
         self._note_busy(lane)
         self.resume()

@@ -4,7 +4,7 @@ end, copies may begin. One pass over all fences that the completed step has pass
 
 import numpy as np
 
-from kvstore.core.blocks import NO_ROWS, Rows, concat
+from kvstore.core.blocks import Rows, concat
 from kvstore.core.committing import Committing
 from kvstore.core.config import StoreConfig
 from kvstore.core.engines import Engine, Publish, Release, SessionEnd, SwapOut, TurnEnd
@@ -80,13 +80,16 @@ class Settling:
         """Of its chain another may have published blocks first, under the same keys: what the turn computed
         went with its sequence, so these are the session's now, and are to outlive the service for it."""
         self._sessions.keep(end.domain, end.session, end.turn, end.keys)
-        blocks = self._memory.blocks
+        if not self._config.disk_frames:
+            return
+        blocks, owner = self._memory.blocks, session_owner(end.domain, end.session)
         rows = np.array(self._memory.prefix.find_prefix(end.domain, end.keys, {}), np.intp)
-        rows = rows[blocks.unwanted[rows] | ~blocks.to_disk[rows]] if self._config.disk_frames else NO_ROWS
+        foreign = blocks.owner[rows] != owner
+        rows = rows[foreign & (blocks.unwanted[rows] | ~blocks.to_disk[rows])]
         if rows.size:
             blocks.unwanted[rows] = False
             blocks.reused[rows] = True
-            blocks.name_owner(rows, session_owner(end.domain, end.session))
+            blocks.name_owner(rows, owner)
             self.retain(rows, Retention.SESSION)
 
     def _end_session(self, end: SessionEnd) -> None:

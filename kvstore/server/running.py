@@ -177,11 +177,11 @@ class RunningStore:
 
     def _start(self, effects: Effects) -> None:
         told = (*effects.deletes, *effects.notes, *effects.syncs)
-        if effects.transfers or told:
+        if effects.transfers or told or effects.raised:
             self._moving.update(transfer.id for transfer in effects.transfers)
             if self._moving:
                 self._idle.clear()
-            self._movers.start(effects.transfers, told)
+            self._movers.start(effects.transfers, told, effects.raised)
         for engine in effects.wake:
             self._waits.wake(engine)
         if effects.happened:

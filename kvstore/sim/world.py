@@ -76,6 +76,8 @@ class World:
         for sync in effects.syncs:
             self.syncs.append(sync.sync)
             self.carrier.sync(self, sync)
+        known = {moving.transfer.id for moving in self.under_way} if effects.raised else set()
+        expect(known.issuperset(effects.raised), "a transfer is to hurry that is not under way")
         for transfer in effects.transfers:
             self._check_unused(transfer)
             moving = Moving(transfer)

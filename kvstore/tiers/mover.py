@@ -133,6 +133,14 @@ class Mover:
             self._turns.add(job)
             self._changed.notify()
 
+    def raise_to_asked(self, transfer: TransferId) -> None:
+        """Somebody waits for it by now. Nothing to do where all of it is begun, or has ended."""
+        with self._changed:
+            job = self._turns.raise_to_asked(transfer)
+            if job is not None:
+                self._count_asked(job, 1)
+                self._changed.notify()
+
     def put_told(self, told: Told) -> None:
         """Something for the disk to take note of, after all that was put before it."""
         with self._changed:

@@ -10,7 +10,7 @@ from functools import partial
 
 from kvstore.core.effects import Transfer
 from kvstore.core.errors import CheckFailed
-from kvstore.core.types import COPY, LOAD, READ, WRITE, Link
+from kvstore.core.types import COPY, LOAD, READ, WRITE, Link, TransferId
 from kvstore.tiers.disk import DiskTier
 from kvstore.tiers.disk_tickets import Tickets
 from kvstore.tiers.link_names import link_name
@@ -74,8 +74,15 @@ class Movers:
         self._add(WRITE, write, 0, tell=tell, tickets=disk.tickets, threads=WRITE_THREADS)
         self._add(READ, partial(read_blocks, disk, cpu), READ_PIECE_BYTES, threads=READ_THREADS)
 
-    def start(self, transfers: Sequence[Transfer], told: Sequence[Told]) -> None:
-        """Returns at once. What the disk is told goes before transfers, as `Effects` says."""
+    def start(
+        self, transfers: Sequence[Transfer], told: Sequence[Told], raised: Sequence[TransferId] = ()
+    ) -> None:
+        """Returns at once. What the disk is told goes before transfers, as `Effects` says; `raised` are
+        transfers on their way up that somebody waits for by now."""
+        for each_raised in raised:
+            for link in (READ, LOAD):
+                if link in self._by_link:
+                    self._by_link[link].raise_to_asked(each_raised)
         for each in told:
             self._mover(WRITE).put_told(each)
         for transfer in transfers:

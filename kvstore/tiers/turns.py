@@ -1,8 +1,8 @@
 """Whose turn it is in a link: transfers in pieces, by urgency and by how long they have waited.
 
 A transfer stands where it would if each step of urgency were `AGEING_SECONDS` of waiting. So the more urgent
-goes first, of equals the older, and nothing waits for ever. Its place never changes: one that has given way
-goes on before all that came after it.
+goes first, of equals the older, and nothing waits for ever. Its place changes only where somebody comes to
+wait for it: one that has given way goes on before all that came after it.
 
 What the disk is told keeps its place among the writes. It is begun when all transfers before it have been
 begun and all that was told before it is done; transfers behind it are begun when it is done. So a write finds
@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from kvstore.core.effects import DiskDelete, DiskNote, DiskSync, Transfer
-from kvstore.core.types import Urgency
+from kvstore.core.types import TransferId, Urgency
 from kvstore.tiers.disk_tickets import Ticket
 
 __all__ = ["AGEING_SECONDS", "GiveWay", "Job", "Piece", "Told", "Turns"]
@@ -53,9 +53,13 @@ class Job:
     is_over: bool = False
     ended: bool = False
     ticket: Ticket | None = None
+    # Somebody waits for it by now.
+    raised: bool = False
 
     @property
     def urgency(self) -> Urgency:
+        if self.raised:
+            return Urgency.ASKED
         return self.work.urgency if isinstance(self.work, Transfer) else Urgency.ASKED
 
     @property
@@ -90,11 +94,21 @@ class Turns:
     def add(self, job: Job) -> None:
         if not isinstance(job.work, Transfer):
             self._span += 1
-        place = job.queued_at + job.urgency * AGEING_SECONDS
         self._count += 1
-        heapq.heappush(self._jobs, (self._span, place, self._count, job))
+        heapq.heappush(self._jobs, (self._span, _place(job), self._count, job))
         if not isinstance(job.work, Transfer):
             self._span += 1
+
+    def raise_to_asked(self, transfer: TransferId) -> Job | None:
+        """The job goes on as if it had been asked for from the first. None: it was, or has no piece left."""
+        for index, (span, _, number, job) in enumerate(self._jobs):
+            named = isinstance(job.work, Transfer) and job.work.id == transfer
+            if named and job.urgency is not Urgency.ASKED:
+                job.raised = True
+                self._jobs[index] = (span, _place(job), number, job)
+                heapq.heapify(self._jobs)
+                return job
+        return None
 
     def first(self) -> Job | None:
         """Whose turn it is, if it may be begun now."""
@@ -133,6 +147,10 @@ class Turns:
         """Takes out all that have pieces left, in their order."""
         while self._jobs:
             yield heapq.heappop(self._jobs)[3]
+
+
+def _place(job: Job) -> float:
+    return job.queued_at + job.urgency * AGEING_SECONDS
 
 
 class GiveWay:

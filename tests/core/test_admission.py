@@ -202,6 +202,17 @@ def test_growth_goes_before_what_waits_to_begin() -> None:
     assert caller.allocate(1, 16).outcome is Outcome.OK
 
 
+def test_growth_of_what_was_preempted_since_holds_nobody_up() -> None:
+    """As long as it was away, all that grew would have gone the long way, one by one."""
+    caller = caller_of(gpu_frames=4, cpu_frames=4)
+    caller.allocate(1, 8)
+    caller.allocate(2, 8)
+    assert caller.allocate(1, 12).outcome is Outcome.LATER
+    assert caller.world.store.admission.growth_waits
+    caller.step(swap_out(1, 8))
+    assert not caller.world.store.admission.growth_waits
+
+
 def test_case_6_02_what_was_swapped_out_goes_before_what_is_new() -> None:
     caller = caller_of(gpu_frames=4, cpu_frames=4)
     caller.allocate(1, 16)

@@ -69,8 +69,12 @@ def test_what_is_there_already_is_not_moved() -> None:
 def test_who_asks_while_a_block_is_on_its_way_waits_for_the_same_transfer() -> None:
     caller = caller_of(TOKENS)
     ask_ahead(caller, Tier.CPU)
+    (read,) = caller.world.under_way
     caller.allocate(1, 17, KEYS)
-    assert len(caller.world.under_way) == 1
+    assert caller.world.under_way == [read]
+    assert caller.effects.raised == (read.transfer.id,), "it is not to stand behind what is asked for later"
+    caller.allocate(2, 17, KEYS)
+    assert not caller.effects.raised
     caller.world.end_one()
     (load,) = caller.world.under_way
     assert load.transfer.urgency is Urgency.ASKED
@@ -84,6 +88,8 @@ def test_who_asks_for_what_waits_its_turn_does_not_wait_with_it() -> None:
     caller = caller_of(TOKENS, transfer_blocks_max=1, transfers_per_link_max=3)
     ask_ahead(caller, Tier.CPU)
     caller.allocate(1, 17, KEYS)
+    (ahead, *_) = caller.world.moving(*READ)
+    assert caller.effects.raised == (ahead.transfer.id,)
     urgencies = [moving.transfer.urgency for moving in caller.world.moving(*READ)]
     assert urgencies == [Urgency.PREFETCH] + [Urgency.ASKED] * 3
     caller.world.drain()
@@ -97,7 +103,8 @@ def test_an_asker_on_the_way_to_the_gpu_is_served_by_what_comes_ahead() -> None:
     (load,) = caller.world.moving(*LOAD)
     assert load.transfer.urgency is Urgency.PREFETCH
     caller.allocate(1, 17, KEYS)
-    assert len(caller.world.under_way) == 1
+    assert caller.world.under_way == [load]
+    assert caller.effects.raised == (load.transfer.id,)
     caller.world.drain()
     (notice,) = moves(caller.keep_alive().notices)
     assert notice.valid_tokens == 16

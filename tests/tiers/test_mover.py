@@ -92,6 +92,34 @@ def test_what_is_asked_for_passes_what_is_under_way_after_one_piece():
     house.close()
 
 
+def test_what_is_raised_under_way_passes_what_came_later_and_others_give_way_to_it():
+    begun, go = threading.Semaphore(0), threading.Semaphore(0)
+    order: list[tuple[int, int]] = []
+    give_way = GiveWay()
+
+    def move(part: Part) -> PieceEnd:
+        order.append((part.transfer.id, part.start))
+        begun.release()
+        assert go.acquire(timeout=WAIT)
+        return PieceEnd()
+
+    house = House(move, is_given_way=give_way)
+    house.mover.put(transfer(1, 2, Urgency.PREFETCH))
+    assert begun.acquire(timeout=WAIT)
+    house.mover.put(transfer(2, 1, Urgency.ASKED))
+    assert give_way.asked == 1
+    for _ in range(2):
+        house.mover.raise_to_asked(TransferId(1))
+    assert give_way.asked == 2
+    for _ in range(3):
+        go.release()
+    assert [house.next()[1] for _ in range(2)] == [1, 2]
+    assert order == [(1, 0), (1, 1), (2, 0)]
+    house.mover.raise_to_asked(TransferId(1))
+    assert give_way.asked == 0
+    house.close()
+
+
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize("seed", range(5))
 def test_each_transfer_ends_once_with_what_failed_in_it(seed, threads):

@@ -56,6 +56,23 @@ def test_one_under_way_gives_way_between_pieces_and_goes_on_before_its_equals():
     assert numbers(turns) == [3, 3, 1, 1, 2]
 
 
+def test_what_somebody_comes_to_wait_for_goes_before_what_is_asked_for_later():
+    """Behind whatever is asked for in the next two seconds it would have stood otherwise."""
+    turns = Turns()
+    ahead = job(1, Urgency.PREFETCH, at=0.0, count=2)
+    turns.add(ahead)
+    for number in (2, 3):
+        turns.add(job(number, Urgency.ASKED, at=number / 10, count=1))
+    turns.add(job(4, Urgency.ASKED, at=2 * AGEING_SECONDS - 0.01, count=1))
+    taken = turns.take()
+    assert taken is not None
+    assert taken.job.work == transfer(2)
+    assert turns.raise_to_asked(TransferId(1)) is ahead
+    assert turns.raise_to_asked(TransferId(1)) is None, "once is enough"
+    assert turns.raise_to_asked(TransferId(9)) is None
+    assert (ahead.urgency, numbers(turns)) == (Urgency.ASKED, [1, 1, 3, 4])
+
+
 def test_pieces_cover_a_transfer_once():
     for count in (1, 2, 7, 8):
         for size in (1, 3, 8, 100):

@@ -1569,6 +1569,7 @@ class Effects(_message.Message):
     HAPPENED_FIELD_NUMBER: _builtins.int
     NOTES_FIELD_NUMBER: _builtins.int
     SYNCS_FIELD_NUMBER: _builtins.int
+    RAISED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def answer(self) -> Global___Answer: ...
     @_builtins.property
@@ -1585,6 +1586,8 @@ class Effects(_message.Message):
     def notes(self) -> _containers.RepeatedCompositeFieldContainer[Global___DiskNote]: ...
     @_builtins.property
     def syncs(self) -> _containers.RepeatedCompositeFieldContainer[Global___DiskSync]: ...
+    @_builtins.property
+    def raised(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     def __init__(
         self,
         *,
@@ -1596,10 +1599,11 @@ class Effects(_message.Message):
         happened: _abc.Iterable[Global___Happening] | None = ...,
         notes: _abc.Iterable[Global___DiskNote] | None = ...,
         syncs: _abc.Iterable[Global___DiskSync] | None = ...,
+        raised: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["admitted", b"admitted", "answer", b"answer", "deletes", b"deletes", "happened", b"happened", "notes", b"notes", "syncs", b"syncs", "transfers", b"transfers", "wake", b"wake"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admitted", b"admitted", "answer", b"answer", "deletes", b"deletes", "happened", b"happened", "notes", b"notes", "raised", b"raised", "syncs", b"syncs", "transfers", b"transfers", "wake", b"wake"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
