@@ -1,0 +1,212 @@
+"""Drop or swap with a real model on a CPU: `python -m bench.drop_or_swap [--json] [--quick] [--save]`.
+
+A real service, and SmolLM2 computing into its pool. The links are limited to multiples of the rate at which
+prefill makes KV, so that both sides of the break-even are seen. At each length the store is asked once what
+it would do, and both ways are then measured in turns: out, back in, and what is missing computed again. A
+choice counts as right where it was the faster way by the medians; lengths at which both ways took the same
+within a fifth are left out.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+import torch
+
+from bench.processes import service
+from bench.report import Row, main, make_row
+from engine.batch import Batch
+from engine.checkpoint import ModelNotFoundError
+from engine.model import Llama
+from engine.models import load_model_weights
+from engine.requests import CHUNK_TOKENS, chunk_end
+from kernels.layout import KVLayout
+from kvstore.client import Client, Layout, operations
+from kvstore.v1 import kvstore_pb2 as pb
+
+__all__ = ["measure"]
+
+BLOCK_TOKENS = 16
+LENGTHS = (32, 48, 64, 80, 96, 128, 160, 192, 224, 256)
+LENGTHS_QUICK = (64, 256)
+# Bandwidth of both links, in bytes that prefill makes in a second.
+FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
+ROUNDS, ROUNDS_QUICK = 3, 1
+# What is told to the store before: each length at several places, the longest with a context behind it.
+TOLD = ((0, 32), (0, 96), (0, 256), (256, 256), (0, 160), (0, 48), (256, 128), (0, 256), (0, 200), (512, 256))
+NEAR = 1.2
+# For the load that the store sees to be that of nobody again.
+PAUSE_SECONDS = 3.0
+WAIT_SECONDS = 120.0
+AWAY = (pb.Sequence.SWAPPED, pb.Sequence.DROPPED)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    tokens: int
+    chosen: str
+    swap_seconds: float
+    drop_seconds: float
+
+    @property
+    def is_near(self) -> bool:
+        return max(self.swap_seconds, self.drop_seconds) < NEAR * min(self.swap_seconds, self.drop_seconds)
+
+    @property
+    def is_right(self) -> bool:
+        return (self.chosen == "swap") == (self.swap_seconds < self.drop_seconds)
+
+
+def measure(quick: bool) -> list[Row]:
+    lengths, rounds = (LENGTHS_QUICK, ROUNDS_QUICK) if quick else (LENGTHS, ROUNDS)
+    torch.set_num_threads(1)
+    rows: list[Row] = []
+    with _player() as player:
+        rate = player.learn()
+        for factor in FACTORS:
+            player.limit(round(factor * rate))
+            choices = [player.choose(tokens, rounds) for tokens in lengths]
+            clear = [choice for choice in choices if not choice.is_near]
+            right = [100.0 * choice.is_right for choice in clear] or [100.0]
+            name = f"links at {factor:g} x the rate of prefill: right of {len(clear)} clear choices"
+            rows.append(make_row(name, "%", [sum(right) / len(right)], at_least=90))
+            rows += [_row(factor, choice) for choice in choices]
+    return rows
+
+
+def _row(factor: float, choice: Choice) -> Row:
+    seconds = {"swap": choice.swap_seconds, "drop": choice.drop_seconds}
+    other = "drop" if choice.chosen == "swap" else "swap"
+    name = f"links at {factor:g} x, {choice.tokens} tokens: {choice.chosen}, over {other}"
+    return make_row(name, "s", [seconds[choice.chosen]], reference=seconds[other])
+
+
+@contextmanager
+def _player() -> Iterator["Player"]:
+    try:
+        model = Llama(load_model_weights("smollm2"))
+    except ModelNotFoundError as error:
+        raise SystemExit(str(error)) from error
+    pool_bytes = 4 * _layout(model).frame_stride_bytes * -(-LENGTHS[-1] // BLOCK_TOKENS)
+    with service("--gpu", str(pool_bytes), "--cpu", str(pool_bytes)) as address, Client(address) as client:
+        yield Player(model, client)
+
+
+def _layout(model: Llama) -> KVLayout:
+    return model.config.kv_layout(block_tokens=BLOCK_TOKENS, dtype=model.weights.dtype)
+
+
+class Player:
+    """An engine with one sequence at a time, whose KV is never committed: who drops it loses it."""
+
+    def __init__(self, model: Llama, client: Client) -> None:
+        layout = _layout(model)
+        client.attach(
+            Layout(
+                block_tokens=BLOCK_TOKENS,
+                block_bytes=layout.block_bytes,
+                fingerprint=layout.fingerprint(model.weights.digest),
+            )
+        )
+        self._model = model
+        self._client = client
+        self._pool = layout.view(client.pools[0].frames)
+        self._token_bytes = layout.block_bytes / BLOCK_TOKENS
+        self._sequence = 0
+        self._tokens = np.random.default_rng(1).integers(1_000, 20_000, LENGTHS[-1] * 3)
+
+    def learn(self) -> float:
+        """Prefills, tells how long that took, and returns the bytes of KV that it makes in a second."""
+        self._begin(LENGTHS[-1] * 3)
+        seconds, tokens = 0.0, 0
+        self._pass(0, CHUNK_TOKENS)
+        for before, count in TOLD:
+            took = self._pass(before, count)
+            timing = operations.timing(self._client.next_step - 1, took, prefilled=[(before, count)])
+            self._client.step([], timings=[timing])
+            seconds, tokens = seconds + took, tokens + count
+        self._end()
+        return tokens / seconds * self._token_bytes
+
+    def limit(self, bytes_per_second: int) -> None:
+        limit = pb.RateLimit(bytes_per_second=bytes_per_second)
+        self._client.operator.update_limits(pb.Limits(rates={"gpu_to_cpu": limit, "cpu_to_gpu": limit}))
+
+    def choose(self, tokens: int, rounds: int) -> Choice:
+        """What the store chooses, and what both ways take."""
+        time.sleep(PAUSE_SECONDS)
+        self._begin(tokens)
+        chosen = self._ask(tokens, pb.SwapRequest.AUTO).decision.chosen
+        self._wait(lambda: self._state in AWAY)
+        self._end()
+        samples: dict[int, list[float]] = {pb.SwapRequest.KEEP: [], pb.SwapRequest.DROP: []}
+        for _ in range(rounds):
+            for mode, taken in samples.items():
+                taken.append(self._play(tokens, mode))  # type: ignore[arg-type]  # a mode is its number
+        return Choice(
+            tokens, chosen, median(samples[pb.SwapRequest.KEEP]), median(samples[pb.SwapRequest.DROP])
+        )
+
+    def _play(self, tokens: int, mode: pb.SwapRequest.Mode.ValueType) -> float:
+        """Out, back, and all tokens there again."""
+        self._begin(tokens)
+        began = time.perf_counter()
+        self._ask(tokens, mode)
+        self._wait(lambda: self._state in AWAY)
+        self._client.step([operations.swap_in(self._sequence)])
+        self._wait(lambda: self._state == pb.Sequence.RESIDENT)
+        # The last token is computed in any case.
+        before = min(self._client.tables.valid_tokens(self._sequence), tokens - 1)
+        while before < tokens:
+            end = chunk_end(before, tokens)
+            self._pass(before, end - before)
+            before = end
+        took = time.perf_counter() - began
+        self._end()
+        return took
+
+    # ---------------------------------------------------------------------- an engine's calls
+
+    @property
+    def _state(self) -> pb.Sequence.State.ValueType:
+        return self._client.tables.state(self._sequence)
+
+    def _begin(self, tokens: int) -> None:
+        self._sequence += 1
+        self._client.step([operations.allocate(self._sequence, tokens)])
+
+    def _end(self) -> None:
+        self._client.step([operations.free([self._sequence], pb.FreeRequest.DISCARD)])
+
+    def _ask(self, tokens: int, mode: pb.SwapRequest.Mode.ValueType) -> pb.SwapResponse:
+        response = self._client.step([operations.swap_out(self._sequence, tokens, mode)])
+        return response.results[0].swap
+
+    def _wait(self, until: Callable[[], bool]) -> None:
+        deadline = time.perf_counter() + WAIT_SECONDS
+        while not until():
+            if time.perf_counter() > deadline:
+                raise SystemExit(f"the sequence is {pb.Sequence.State.Name(self._state)}")
+            self._client.wait_events(1.0, completed_step=self._client.next_step - 1)
+
+    def _pass(self, before: int, count: int) -> float:
+        began = time.perf_counter()
+        batch = Batch.prefill(
+            self._ids(before, count),
+            cached=before,
+            block_table=self._client.tables.table(self._sequence),
+            block_tokens=BLOCK_TOKENS,
+        )
+        self._model.forward(batch, self._pool)
+        return time.perf_counter() - began
+
+    def _ids(self, before: int, count: int) -> Sequence[int]:
+        ids: list[int] = self._tokens[before : before + count].tolist()
+        return ids
+
+
+if __name__ == "__main__":
+    main("drop_or_swap", "Drop or swap against the clock.", measure)
