@@ -22,6 +22,8 @@ from kvstore.v1 import kvstore_pb2 as pb
 from kvstore.v1.kvstore_pb2_grpc import KVStoreStub
 
 DEADLINE_SECONDS = 60.0  # Nothing takes so long; a busy machine may take a while.
+# Bare hands renew no lease, and what stands between two of their calls, as a command, may take a while.
+LEASE_SECONDS = 120.0
 BLOCK_TOKENS = 4
 BLOCK_BYTES = 6000  # Not a multiple of a page, so frames and blocks differ.
 GPU_FRAMES = 32
@@ -54,6 +56,8 @@ class Service:
             "serve",
             "--socket",
             str(self.socket),
+            "--lease",
+            str(LEASE_SECONDS),
             *sizes,
             *flags,
         ]
@@ -104,7 +108,7 @@ def layout(*, block_bytes: int = BLOCK_BYTES, ranks: int = 1) -> pb.BlockLayout:
 class Engine:
     """Attached, with the pool of rank 0 mapped."""
 
-    def __init__(self, stub: KVStoreStub, *, lease: float = 10.0, build: str = "test") -> None:
+    def __init__(self, stub: KVStoreStub, *, lease: float = LEASE_SECONDS, build: str = "test") -> None:
         self.stub = stub
         lease_ = Duration(nanos=round(lease * 1e9) % 10**9, seconds=int(lease))
         request = pb.AttachRequest(request_id=str(uuid.uuid4()), layout=layout(), lease=lease_, build=build)

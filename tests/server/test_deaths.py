@@ -59,7 +59,7 @@ def test_a_killed_engine_leaves_its_cache_and_frees_its_frames(service: Service)
         victim.kill()
         victim.wait()
         # Its lease is a minute: it is the tether that tells.
-        gone = until(lambda: stub.GetUsage(pb.GetUsageRequest()), lambda usage: not usage.engines, seconds=5)
+        gone = until(lambda: stub.GetUsage(pb.GetUsageRequest()), lambda usage: not usage.engines, seconds=30)
         gpu = tier(gone, pb.TIER_GPU)
         assert gpu.frames_cached == 5
         assert gpu.frames_free + gpu.frames_cached == gpu.frames_total

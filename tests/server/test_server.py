@@ -13,6 +13,7 @@ from tests.server.harness import (
     BLOCK_TOKENS,
     DEADLINE_SECONDS,
     GPU_FRAMES,
+    LEASE_SECONDS,
     Engine,
     Service,
     TetherRefused,
@@ -49,7 +50,7 @@ def test_bytes_written_through_the_map_are_found_by_key(service: Service) -> Non
         assert list(allocated.block_table[:3]) == table[:3]
         assert [engine.read(frame) for frame in allocated.block_table[:3]] == [content(n) for n in range(3)]
         lease = response.lease_expire_time.ToNanoseconds() / 1e9 - time.time()
-        assert 0 < lease <= 10
+        assert 0 < lease <= LEASE_SECONDS
 
 
 def test_the_verbs_exist_alone_too(lent: Service) -> None:
@@ -208,8 +209,8 @@ def test_a_waiting_keep_alive_is_woken_by_an_event(service: Service) -> None:
         call = stub.KeepAlive.future(engine.keep_alive_request(wait=30), timeout=60)
         # More than the high watermark in use: told to all.
         second.step(allocate(1, GPU_FRAMES * BLOCK_TOKENS))
-        # By itself it would end with half the lease, after five seconds.
-        response = call.result(timeout=4)
+        # By itself it would end after half a minute.
+        response = call.result(timeout=20)
         [event] = response.events.events
         assert event.pressure_changed.tier == pb.TIER_GPU
         # Told again until it is said to be seen.
@@ -236,8 +237,8 @@ def test_waiting_keep_alives_do_not_bar_other_calls(lent: Service) -> None:
         begin = time.monotonic()
         engine.step(allocate(1, 5), completed=0)
         engine.step(free(1), completed=0)
-        # Not after the first of them, which wait for half a lease, five seconds.
-        assert time.monotonic() - begin < 4.0
+        # Not after the first of them, which wait for half a minute.
+        assert time.monotonic() - begin < 20.0
         # A few wait on, the others were answered to make place; all end with the engine.
         stub.Detach(pb.DetachRequest(name=engine.name))
         for call in calls:
