@@ -18,6 +18,7 @@ DEFAULTS: dict[str, float] = {
     "drop_tokens_max": 8,
     "transfer_blocks_max": 32,
     "transfers_per_link_max": 2,
+    "writes_max": 3,
     "forget_lot_blocks": 512,
     "retained_blocks_max": 0,
     "forget_share": 0.004,
