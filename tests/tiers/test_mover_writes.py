@@ -37,12 +37,14 @@ def write(number: int, frame: int = 0) -> Transfer:
 class House:
     """A mover whose moves wait for their gates, and all that it tells, in order. `fails`: without a gate."""
 
-    def __init__(self, count: int, fails: set[int]) -> None:
+    def __init__(self, count: int, fails: set[int], threads: int = WRITE_THREADS) -> None:
         self.gates = {number: threading.Event() for number in range(1, count + 1)}
         self.begun = {number: threading.Event() for number in self.gates}
         self.told: queue.SimpleQueue[tuple] = queue.SimpleQueue()
         self._fails = fails
         self.measured: list[float] = []
+        self.may_end = threading.Event()
+        self.may_end.set()
         self.mover = Mover(
             MoverSetup(
                 name="test",
@@ -54,8 +56,8 @@ class House:
                 bucket=TokenBucket(RealClock()),
                 tell=lambda told: self.told.put((type(told).__name__,)),
                 tickets=Tickets(),
-                threads=WRITE_THREADS,
-                measured=lambda size, seconds: self.measured.append(seconds),
+                threads=threads,
+                measured=self._measured,
             )
         )
 
@@ -66,6 +68,11 @@ class House:
             return PieceEnd(failed=(0,))
         assert self.gates[number].wait(WAIT)
         return PieceEnd(seconds=SECONDS)
+
+    def _measured(self, size: int, seconds: float) -> None:
+        """Between what a transfer has done and its end."""
+        self.measured.append(seconds)
+        assert self.may_end.wait(WAIT)
 
     def next(self) -> tuple:
         return self.told.get(timeout=WAIT)
@@ -85,6 +92,21 @@ def test_ends_are_told_in_the_order_of_the_transfers_also_of_what_fails_at_once(
     house.gates[3].set()
     house.gates[1].set()
     assert [house.next() for _ in range(3)] == [(1, ()), (2, (0,)), (3, ())]
+    house.close()
+
+
+def test_an_end_waits_for_that_of_an_earlier_one_whose_thread_is_slow():
+    house = House(2, fails={2}, threads=2)
+    house.may_end.clear()
+    house.mover.put(write(1))
+    assert house.begun[1].wait(WAIT)
+    house.mover.put(write(2))
+    house.gates[1].set()
+    # The thread of the second comes to this when it has done with that.
+    house.mover.put_told(DiskDelete(keys=()))
+    assert house.next() == ("DiskDelete",)
+    house.may_end.set()
+    assert [house.next() for _ in range(2)] == [(1, ()), (2, (0,))]
     house.close()
 
 
