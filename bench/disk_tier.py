@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from kvstore.core.types import BlockKey, NamespaceId, StoredKey, TenantId, WriterId
 from kvstore.tiers.disk import DiskTier, ReadOutcome
+from kvstore.tiers.disk_tickets import Ticket
 from kvstore.tiers.files import Files
 from kvstore.tiers.pool import HostPool
 
@@ -55,8 +56,28 @@ class TierBench:
         """The first frames under these keys."""
         self.tier.write(keys, self._payloads[: len(keys)])
 
-    def write(self, lot: slice) -> None:
-        self.tier.write(self.keys[lot], self._payloads[lot])
+    def write(self, lot: slice, ticket: Ticket | None = None) -> None:
+        self.tier.write(self.keys[lot], self._payloads[lot], ticket=ticket)
+
+    def write_all(self, lot_bytes: int, at_a_time: int, *, in_place: bool = False) -> None:
+        """As the mover does: so many lots under way, begun one after the other. `in_place`: new blocks, and
+        what stood in a lot's frames before is deleted right before it is begun, as in a full tier."""
+        lots, begins = iter(self.lots(lot_bytes)), threading.Lock()
+
+        def run() -> None:
+            while True:
+                with begins:
+                    lot = next(lots, None)
+                    if lot is None:
+                        return
+                    if in_place:
+                        self.tier.delete(self.keys[lot])
+                        self.keys[lot] = self.take_keys(len(self.keys[lot]))
+                    ticket = self.tier.tickets.take()
+                with ticket:
+                    self.write(lot, ticket)
+
+        at_once([run] * at_a_time)
 
     def read(self, lot: slice) -> None:
         outcomes = self.tier.read(self.keys[lot], self.frames[lot])

@@ -35,6 +35,9 @@ WRITE_BYTES_MAX = 4 << 20
 
 
 class IoKind(Enum):
+    # Tables by kind are looked into for each I/O, and an enum's own hash is Python's work.
+    __hash__ = object.__hash__
+
     READ = "read"
     WRITE = "write"
     SYNC = "sync"
@@ -60,6 +63,8 @@ class Io(Generic[T]):
         self._returned: Callable[[], None] | None = None
         self._result: T
         self._error: BaseException | None = None
+        # Of who waits for its end, if anybody does yet.
+        self.ended: threading.Condition | None = None
         self.begin_time = 0.0
         self.is_begun = self.is_ended = self.is_late = False
 
@@ -95,9 +100,8 @@ class IoThreads:
     def __init__(self, name: str, deadline_seconds: float) -> None:
         self._deadline_seconds = deadline_seconds
         self._lock = threading.Lock()
-        # Each woken only by what concerns it: the threads of a kind, and those who wait for an end.
+        # Each woken only by what concerns it: here the threads of a kind; who waits for an end, by that I/O.
         self._wakes = {kind: threading.Condition(self._lock) for kind in IoKind}
-        self._ended = threading.Condition(self._lock)
         self._queues: dict[IoKind, deque[Io[object]]] = {kind: deque() for kind in IoKind}
         self._in_service = dict.fromkeys(IoKind, 0)
         self._late = dict.fromkeys(IoKind, 0)
@@ -137,7 +141,8 @@ class IoThreads:
             while not io.is_ended:
                 left = self._left_seconds(io)
                 if left > 0:
-                    self._ended.wait(left)
+                    io.ended = io.ended or threading.Condition(self._lock)
+                    io.ended.wait(left)
                 elif io.is_begun:
                     io.expect(returned)
                     self._late[io.kind] += 1
@@ -189,7 +194,8 @@ class IoThreads:
                 io.is_ended = True
                 if not io.is_late:
                     self._end_writing(io)
-                self._ended.notify_all()
+                if io.ended is not None:
+                    io.ended.notify()
                 self._wake_writer()
             # Whether it is late is settled now. It counts as such until what it held is given back.
             if io.is_late:

@@ -9,6 +9,7 @@ of those that were begun before it, also where it has failed long before them.
 """
 
 import logging
+import math
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -92,6 +93,7 @@ class Mover:
         self._telling = threading.Lock()
         # Transfers whose ends are told in order, in that order: what has ended and what has not.
         self._in_order: deque[Job] = deque()
+        self._ended_at = -math.inf
         self._stopping = False
         self._open = 0
         self._bytes_in_flight = 0
@@ -270,12 +272,16 @@ class Mover:
                 self.counts.blocks_failed += len(end.failed)
                 self.counts.bytes_moved += size
             self.counts.busy_seconds += now - began
+            # Of several that overlap and end in order, each has taken what came after the end before it.
+            in_order = self._setup.tickets is not None
+            seconds = min(end.seconds, now - self._ended_at) if in_order else end.seconds
+            self._ended_at = now
             is_over = job.is_taken and not job.pieces_running
             if self._setup.gives_way is not None:
                 # Its use of the memory, not what it waited for a limit.
                 self._setup.gives_way.ended(job.urgency, now, end.seconds or now - began)
         if is_transfer and not end.failed and end.seconds > 0 and self._setup.measured is not None:
-            self._setup.measured(size, end.seconds)
+            self._setup.measured(size, seconds)
         if is_over and is_transfer:
             self._end(job)
 

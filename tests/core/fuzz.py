@@ -19,6 +19,7 @@ DEFAULTS: dict[str, float] = {
     "by_cost": 0,
     "transfer_blocks_max": 32,
     "transfers_per_link_max": 2,
+    "writes_max": 3,
     "forget_lot_blocks": 512,
     "retained_blocks_max": 0,
     "forget_share": 0.004,

@@ -16,6 +16,7 @@ from tests.tiers.promises import (
     Deed,
     allowed_at,
     allowed_sessions,
+    overtaken,
     stored_key,
     stored_session,
     torn_batches,
@@ -43,6 +44,8 @@ def check_tier(tier: DiskTier, sizes: Sizes, deeds: Sequence[Deed], point: int) 
             raise Broken(f"block {number} is version {version}, where {sorted(versions)} are possible")
     for deed in torn_batches(deeds, point, found):
         raise Broken(f"half a batch is there: of {deed.blocks}, {found}")
+    for deed in overtaken(deeds, point, found):
+        raise Broken(f"{deed.blocks} are there, and not {deed.after}, which was begun before: {found}")
     # The order of a write leaves no entry whose bytes aren't there; whatever is wrong, it is not by this.
     if tier.counts.bad_entries:
         raise Broken(f"{tier.counts.bad_entries} entries whose bytes are wrong")

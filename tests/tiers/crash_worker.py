@@ -35,20 +35,30 @@ IN_COMMIT_SECONDS_MAX = 0.004
 class Notes:
     """Of deeds, a line for each begin and end."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, count: int) -> None:
+        """`count`: deeds that are noted there already."""
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self._numbers: dict[int, int] = {}
+        self._count = count
+        self._lock = threading.Lock()
 
     def begin(self, deed: Deed) -> None:
-        self._note({"kind": deed.kind, "blocks": deed.blocks})
+        with self._lock:
+            self._numbers[id(deed)] = self._count
+            self._count += 1
+            after = -1 if deed.after is None else self._numbers[id(deed.after)]
+            self._note({"kind": deed.kind, "blocks": deed.blocks, "after": after})
 
     def end(self, deed: Deed) -> None:
-        self._note({"end": deed.good})
+        with self._lock:
+            self._note({"end": deed.good, "deed": self._numbers[id(deed)]})
 
     def dropped(self, sessions: Iterable[int]) -> None:
         """At this start, for want of their blocks: when these are written again, they are nobody's still."""
         for session in sessions:
-            self._note({"kind": "forget", "blocks": {session: ABSENT}})
-            self._note({"end": True})
+            deed = Deed("forget", {session: ABSENT})
+            self.begin(deed)
+            self.end(deed)
 
     def _note(self, note: dict[str, object]) -> None:
         os.write(self._fd, json.dumps(note).encode() + b"\n")
@@ -133,7 +143,7 @@ def main(folder: Path, notes: Path, seed: int, steps: int, kill_at: int) -> None
         tier = open_tier(folder, CRASH_SIZES)
         found = check_tier(tier, CRASH_SIZES, deeds, NEVER)
         version = 1 + max((v for deed in deeds for v in deed.blocks.values()), default=0)
-        account = Notes(notes)
+        account = Notes(notes, len(deeds))
         account.dropped(sessions_dropped(tier, deeds))
         work = Workload(tier, CRASH_SIZES, seed, account, found, version)
         work.run(steps)

@@ -4,6 +4,8 @@ A deed is one call: a batch written or deleted. Blocks go by numbers here, and e
 version of its own with bytes of its own, so that old bytes under a right name are found out too. ABSENT is
 the version of a block that isn't there.
 
+Of writes that are under way at once, each is there only where those are that were begun before it (`after`).
+
 A write that was answered is a promise: its versions are there, and nothing else, until the next deed with
 the same block begins. One that had begun and was not answered may have happened or not; all of its
 blocks or none. A deleted block may come back with its last bytes, for a delete is only a permission. The
@@ -37,6 +39,7 @@ __all__ = [
     "allowed_at",
     "allowed_sessions",
     "bytes_of",
+    "overtaken",
     "read_deeds",
     "session_name",
     "stored_key",
@@ -66,6 +69,8 @@ class Deed:
     end: int = NEVER
     good: bool = True
     parents: dict[int, int] = field(default_factory=dict)
+    # The write that was begun before it, and under way then.
+    after: "Deed | None" = None
 
 
 def stored_key(number: int, parent: int = -1) -> StoredKey:
@@ -152,6 +157,25 @@ def torn_batches(deeds: Iterable[Deed], point: int, found: Mapping[int, int]) ->
     return torn
 
 
+def overtaken(deeds: Iterable[Deed], point: int, found: Mapping[int, int]) -> list[Deed]:
+    """Writes of which something was found, and that were begun while another was under way of which nothing
+    is there. Blocks that a later deed has to do with say nothing, as above."""
+    wrong = []
+    later: set[int] = set()
+    seen: dict[int, set[bool]] = {}
+    for deed in sorted(deeds, key=lambda deed: deed.begin, reverse=True):
+        if deed.begin >= point or deed.kind not in ("write", "delete"):
+            continue
+        if deed.kind == "write":
+            own = {number: version for number, version in deed.blocks.items() if number not in later}
+            seen[id(deed)] = {found.get(number, ABSENT) == version for number, version in own.items()}
+        later |= set(deed.blocks)
+    for deed in deeds:
+        if deed.after is not None and True in seen.get(id(deed), ()) and seen.get(id(deed.after)) == {False}:
+            wrong.append(deed)
+    return wrong
+
+
 def read_deeds(path: Path) -> list[Deed]:
     """What a process has noted: a line for the begin and one for the end of each. The last may be torn."""
     deeds: list[Deed] = []
@@ -160,8 +184,11 @@ def read_deeds(path: Path) -> list[Deed]:
     for place, line in enumerate(path.read_bytes().split(b"\n")[:-1]):
         note = json.loads(line)
         if "end" in note:
-            deeds[-1].end, deeds[-1].good = place, note["end"]
+            # Several may be under way; by their numbers in this file.
+            deed = deeds[note["deed"]]
+            deed.end, deed.good = place, note["end"]
         else:
             blocks = {int(number): version for number, version in note["blocks"].items()}
-            deeds.append(Deed(note["kind"], blocks, place))
+            after = deeds[note["after"]] if note["after"] >= 0 else None
+            deeds.append(Deed(note["kind"], blocks, place, after=after))
     return deeds

@@ -113,12 +113,12 @@ def test_one_that_fails_early_ends_in_its_turn_and_fails_those_behind_it():
 def test_a_failed_batch_fails_those_begun_behind_it_and_nothing_of_them_is_found(tmp_path):
     files = Gates()
     with tier_on(tmp_path, files) as tier, ThreadPoolExecutor(3) as threads:
-        free = tier._storage.space.free_count
+        free = free_slots(tier)
         files.sync_gate.clear()
         files.errors = [OSError(errno.EIO, "lost")]
         batches = [chain(2), chain(2, 2), chain(2, 4)]
         under_way = [starts(threads, tier, keys, threading.Event()) for keys in batches]
-        assert until(lambda: tier._storage.space.free_count == free - 6)
+        assert until(lambda: free_slots(tier) == free - 6)
         files.sync_gate.set()
         reasons = []
         for each in under_way:
@@ -129,7 +129,7 @@ def test_a_failed_batch_fails_those_begun_behind_it_and_nothing_of_them_is_found
         assert all("begun before it has failed" in reason for reason in reasons[1:])
         # The error of one device was one error.
         assert tier.counts.write_errors == 1
-        assert tier._storage.space.free_count == free
+        assert free_slots(tier) == free
         assert not any(read(tier, key, SIZE) for keys in batches for key in keys)
     with tier_on_again(tmp_path) as tier:
         assert {key.key for key in tier.found(SIZE)} == {key.key for key in chain(2, 90)}
@@ -151,9 +151,9 @@ def test_a_sync_error_is_told_once_and_to_the_first_in_line(tmp_path):
         files.sync_gate.clear()
         first = starts(threads, tier, chain(2), threading.Event())
         assert files.in_sync.acquire(timeout=WAIT)
-        free = tier._storage.space.free_count
+        free = free_slots(tier)
         second = starts(threads, tier, chain(2, 2), threading.Event())
-        assert until(lambda: tier._storage.space.free_count == free - 2)
+        assert until(lambda: free_slots(tier) == free - 2)
         files.errors = [OSError(errno.EIO, "told once"), None]
         files.sync_gate.set()
         for each in (first, second):
@@ -198,7 +198,7 @@ def test_a_commit_that_is_late_fails_those_behind_it_and_is_made_up_for(tmp_path
     gate, real = threading.Event(), BlockTable.put
     tier = open_tier(tmp_path, CAP, SIZE, deadline_seconds=2.0)
     write(tier, chain(2, 90), SIZE)
-    free = tier._storage.space.free_count
+    free = free_slots(tier)
 
     def put(table, rows, geometry, blocks):
         assert gate.wait(WAIT)
@@ -213,7 +213,7 @@ def test_a_commit_that_is_late_fails_those_behind_it_and_is_made_up_for(tmp_path
                 each.result(WAIT)
     gate.set()
     assert until(tier.settle)
-    assert tier._storage.space.free_count == free
+    assert free_slots(tier) == free
     assert not any(read(tier, key, SIZE) for key in chain(4))
     assert tier.close(60)
 
@@ -223,7 +223,7 @@ def test_what_is_written_again_is_not_deleted_by_a_debt_that_is_just_being_paid(
     entered, gate, real = threading.Event(), threading.Event(), BlockTable.remove
     tier = open_tier(tmp_path, CAP, SIZE)
     write(tier, chain(2), SIZE)
-    deleter = tier._storage.deleter
+    deleter = tier._laid_out().deleter
 
     def remove(table, names):
         entered.set()
@@ -244,6 +244,10 @@ def test_what_is_written_again_is_not_deleted_by_a_debt_that_is_just_being_paid(
         (content,) = writing.result(WAIT)
     assert read(tier, stored(1, 0), SIZE) == content
     assert tier.close(60)
+
+
+def free_slots(tier: DiskTier) -> int:
+    return tier._laid_out().space.free_count
 
 
 def until(holds) -> bool:

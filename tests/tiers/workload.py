@@ -1,21 +1,25 @@
 """What a busy disk tier is asked to do, by seed: batches written, stored again, deleted, read; near its cap.
 
 Blocks hang in chains, a chain has a hundred numbers, and what is deleted is the end of a chain, as the core
-does it. Whatever is begun and answered is told to `note`, so that afterwards can be said what has to be
-there (promises.py). One at a time, as one link works.
+does it. Now and then several batches of a chain are under way at once, as their mover has them. Whatever is
+begun and answered is told to `note`, so that afterwards can be said what has to be there (promises.py).
 """
 
 import random
 from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
 from kvstore.tiers.disk import DiskTier, DiskWriteFailed
+from kvstore.tiers.disk_tickets import Ticket
 from tests.tiers.promises import ABSENT, CHAIN, Broken, Deed, session_name, stored_key, stored_session
 from tests.tiers.sized import Sizes, find_versions
 
 __all__ = ["Note", "Silent", "Workload"]
 
 BATCH_MAX = 6
+# Under way at once.
+WRITES_MAX = 3
 
 
 class Note(Protocol):
@@ -65,8 +69,9 @@ class Workload:
             self.step()
 
     def step(self, *, reads: bool = True) -> None:
-        kinds = (self.write_new, self.write_again, self.delete_some, self.keep_some, self.read_some)
-        self._chance.choices(kinds, (50, 15, 20, 10, 15 if reads else 0))[0]()
+        writes = (self.write_new, self.write_several, self.write_again)
+        kinds = (*writes, self.delete_some, self.keep_some, self.read_some)
+        self._chance.choices(kinds, (30, 15, 15, 20, 10, 15 if reads else 0))[0]()
 
     def write_new(self) -> None:
         """A chain begins or grows, by a batch; room is made first, as the core does."""
@@ -86,6 +91,29 @@ class Workload:
             return
         if self._make_room(count, {chain} if grow else set()):
             self._write(range(first, first + count))
+
+    def write_several(self) -> None:
+        """A chain begins, by batches that hang on one another and are under way together."""
+        sizes = [self._chance.randint(1, 3) for _ in range(self._chance.randint(2, WRITES_MAX))]
+        if not self._make_room(sum(sizes), set()):
+            return
+        chains = {number // CHAIN for number in self.blocks}
+        first = CHAIN * (max(chains, default=self._part - self._parts) + self._parts)
+        deeds: list[Deed] = []
+        for size in sizes:
+            blocks = {first + place: self.next_version + place for place in range(size)}
+            deeds.append(Deed("write", blocks, after=deeds[-1] if deeds else None))
+            first, self.next_version = first + size, self.next_version + size
+        for deed in deeds:
+            self._note.begin(deed)
+        with ThreadPoolExecutor(len(deeds)) as threads:
+            for done in [threads.submit(self._ask, deed, self.tier.tickets.take()) for deed in deeds]:
+                done.result()
+        for deed in deeds:
+            if deed.good and deed.after is not None and not deed.after.good:
+                raise Broken(f"{deed} is stored, and not {deed.after}, which was begun before it")
+            if deed.good:
+                self.blocks |= deed.blocks
 
     def write_again(self) -> None:
         """Blocks that are there, with other bytes: in truth they would be the same."""
@@ -156,10 +184,15 @@ class Workload:
             deed.blocks[number] = self.next_version
             self.next_version += 1
         self._note.begin(deed)
+        self._ask(deed, self.tier.tickets.take())
+        if deed.good:
+            self.blocks |= deed.blocks
+
+    def _ask(self, deed: Deed, ticket: Ticket) -> None:
+        keys, payloads = [stored_key(number) for number in deed.blocks], self.sizes.filled(deed.blocks)
         try:
-            self.tier.write([stored_key(number) for number in numbers], self.sizes.filled(deed.blocks))
+            with ticket:
+                self.tier.write(keys, payloads, ticket=ticket)
         except DiskWriteFailed:
             deed.good = False
         self._note.end(deed)
-        if deed.good:
-            self.blocks |= deed.blocks
