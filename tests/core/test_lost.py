@@ -27,6 +27,11 @@ def on_disk(caller: Caller) -> int:
     return len(caller.world.shadow.disk)
 
 
+def stored(caller: Caller) -> int:
+    """Blocks whose writes have ended, as the store knows it."""
+    return caller.world.store.usage().tiers[Tier.DISK].blocks_moved_in
+
+
 def lose(caller: Caller, *places: int) -> list[StoredKey]:
     """The disk drops these and says so; what the store has it delete in turn."""
     disk = caller.world.shadow.disk
@@ -105,7 +110,7 @@ def test_a_block_is_lost_while_it_is_read(good: bool) -> None:
 def test_a_block_is_lost_whose_child_is_being_written() -> None:
     caller = caller_of(transfer_blocks_max=1)
     caller.cache(TOKENS, session="s")
-    while on_disk(caller) < 2 or not caller.world.moving(Tier.CPU, Tier.DISK):
+    while stored(caller) < 2 or not caller.world.moving(Tier.CPU, Tier.DISK):
         caller.world.end(caller.world.under_way[0])
     lose(caller, 1)
     caller.world.drain()
@@ -122,7 +127,7 @@ def test_what_was_being_written_when_it_was_forgotten_is_not_found_again_by_a_la
     caller.begin(2, PROMPT, session="s")
     caller.step(free(2))
     caller.step()
-    while on_disk(caller) < 2 or not caller.world.moving(Tier.CPU, Tier.DISK):
+    while stored(caller) < 2 or not caller.world.moving(Tier.CPU, Tier.DISK):
         caller.world.end(caller.world.under_way[0])
     lose(caller, 1)
     assert caller.lookup(KEYS).blocks_cached == 2
