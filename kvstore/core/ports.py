@@ -10,32 +10,69 @@ from numpy.typing import NDArray
 from kvstore.core.types import LinkCost, Rows, StepTiming, Tier
 
 __all__ = [
+    "AdmissionPolicy",
     "Departure",
     "EvictionPolicy",
     "Figures",
+    "KeyHashes",
     "LinkState",
     "Restore",
     "RowSource",
     "SwapPolicy",
     "TierRun",
+    "Use",
     "Verdict",
 ]
+
+# By block, a hash of its key that is the same whenever the block comes again, in whatever row; of all tenants
+# and namespaces, so they go into it. Eight bytes: two blocks of one hash spoil a statistic and no more.
+KeyHashes = NDArray[np.uint64]
 
 # Of the given rows, in their order, those that can go, each after its children.
 RowSource = Callable[[Rows], Rows]
 
 
+class Use(Struct, frozen=True, kw_only=True):
+    """What one request did with the blocks of its prompt. What is not known of it is left out: each field
+    helps where it is there, and none but the first four is needed."""
+
+    # Seconds on any clock that doesn't go back; ages are counted from it to the time of the latest use.
+    time: float
+    # The chain, from its head to its tail, each row with the hash of its key. The first `found` of them were
+    # there; what stands behind is new, or was found behind a block that was not.
+    rows: Rows
+    hashes: KeyHashes
+    found: int
+    prompt_tokens: int = 0
+    answer_tokens: int = 0
+
+
 class EvictionPolicy(Protocol):
-    """Orders the cached blocks of each tier by what they are worth. Rows are named once a call."""
+    """Orders the cached blocks of each tier by what they are worth. Rows are named once a call.
+
+    Who uses blocks tells it first (`use`), then where they lie (`touch`, for each tier). Blocks that are
+    touched without a use, as those that were copied or restored, are as they were at their last use.
+    """
 
     def begin(self, capacity: int) -> None:
         """Before all else, once: rows are numbers below `capacity`."""
+
+    def use(self, use: Use) -> None:
+        """A request uses these blocks, whichever tiers they are in. Rows may be others' from before: what a
+        policy knows of a block that was evicted it knows by the hash of its key."""
 
     def touch(self, tier: Tier, rows: Rows) -> None:
         """These blocks were used; given from the tail of their chain to its head."""
 
     def forget(self, tier: Tier, rows: Rows) -> None:
         """These blocks have left the tier, or can't be given up just now."""
+
+    def evicted(self, tier: Tier, rows: Rows) -> None:
+        """These blocks of the tier go to make room; told before `forget`, which is also told of all else."""
+
+    def retire(self, rows: Rows) -> None:
+        """The session that was the last to use these blocks is over. Blocks that others have used as well
+        may be among them: whether they stay of worth is the policy's to say."""
 
     def favour(self, rows: Rows, priorities: NDArray[np.int32]) -> None:
         """These blocks go after all others, in every tier, of lower priority first; given as for `touch`."""
@@ -46,6 +83,14 @@ class EvictionPolicy(Protocol):
     def victims(self, tier: Tier, count: int, removable: RowSource) -> Rows:
         """`count` blocks of the least worth out of those that are removable, a child before its
         parent; fewer, if there are not so many. Changes no order."""
+
+
+class AdmissionPolicy(Protocol):
+    """Whether what leaves a tier is worth being written to the one below."""
+
+    def admits(self, target: Tier, rows: Rows) -> NDArray[np.bool_]:
+        """Of each block, given from tails to heads. What is not admitted is dropped where it leaves, and
+        a block behind one that is dropped is of no use: so a chain is admitted from its head on."""
 
 
 # By name: what a choice rested on.

@@ -7,7 +7,7 @@ its parent, and evicting from the front never cuts a chain in the middle.
 import numpy as np
 from numpy.typing import NDArray
 
-from kvstore.core.ports import RowSource
+from kvstore.core.ports import RowSource, Use
 from kvstore.core.types import Rows, Tier
 
 __all__ = ["Lru"]
@@ -29,6 +29,15 @@ class Lru:
         self._favoured_orders: tuple[_Order, ...] = ()
         self._favoured = np.empty(0, np.bool_)
         self._priority = np.empty(0, np.int32)
+
+    def use(self, use: Use) -> None:
+        """Where and when is all that counts here, and that is told by `touch`."""
+
+    def evicted(self, tier: Tier, rows: Rows) -> None:
+        """Nothing is remembered of what has gone."""
+
+    def retire(self, rows: Rows) -> None:
+        """They age as all do."""
 
     def touch(self, tier: Tier, rows: Rows) -> None:
         if self._has_favoured:
