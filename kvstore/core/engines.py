@@ -25,7 +25,7 @@ from kvstore.core.types import (
     WriterId,
 )
 
-__all__ = ["Engine", "Fence", "Publish", "Release", "SessionEnd", "SwapOut", "TurnEnd"]
+__all__ = ["Engine", "Fence", "Publish", "Release", "SessionEnd", "SwapOut", "TurnEnd", "Used"]
 
 # What takes effect when a step has completed. An engine has one queue of these, in order.
 
@@ -80,7 +80,18 @@ class TurnEnd(Struct, kw_only=True, eq=False):
     keys: tuple[BlockKey, ...]
 
 
-Fence = Publish | Release | SwapOut | SessionEnd | TurnEnd
+class Used(Struct, kw_only=True, eq=False):
+    """A sequence has ended that had these blocks, the first `found` of them when it began."""
+
+    fence: StepNumber
+    domain: DomainId
+    keys: tuple[BlockKey, ...]
+    found: int
+    prompt_tokens: int
+    answer_tokens: int
+
+
+Fence = Publish | Release | SwapOut | SessionEnd | TurnEnd | Used
 
 
 class Engine(Struct, eq=False):

@@ -6,7 +6,7 @@ import numpy as np
 
 from kvstore.core.admission import Admission
 from kvstore.core.blocks import NO_FRAME, Rows, concat
-from kvstore.core.engines import Engine, Fence, Release, SessionEnd, TurnEnd
+from kvstore.core.engines import Engine, Fence, Release, SessionEnd, TurnEnd, Used
 from kvstore.core.leaving import Leaving
 from kvstore.core.memory import Memory
 from kvstore.core.operations import Free
@@ -51,6 +51,8 @@ class Freeing:
             self._release(engine, sequences, retention, fence)
 
     def _release(self, engine: Engine, gone: list[Sequence], retention: Retention, fence: StepNumber) -> None:
+        if self._memory.eviction.learns:
+            self._note_uses(engine, gone, fence)
         blocks = self._memory.blocks
         on_gpu = [sequence for sequence in gone if sequence.state is not SWAPPED]
         rows = concat([sequence.rows for sequence in on_gpu])
@@ -69,6 +71,22 @@ class Freeing:
             self._settling.retain(swapped, retention)
         if retention is Retention.SESSION:
             self._end_turns(engine, gone, fence)
+
+    def _note_uses(self, engine: Engine, gone: list[Sequence], fence: StepNumber) -> None:
+        """Before the references end, behind what publishes the blocks."""
+        size = self._memory.block_tokens
+        engine.fences.extend(
+            Used(
+                fence=fence,
+                domain=sequence.domain,
+                keys=tuple(sequence.keys[: sequence.committed]),
+                found=sum(sequence.found_tokens) // size,
+                prompt_tokens=sequence.prompt_tokens,
+                answer_tokens=sequence.token_count - sequence.prompt_tokens,
+            )
+            for sequence in gone
+            if sequence.committed and not sequence.forgotten
+        )
 
     def _end_turns(self, engine: Engine, gone: list[Sequence], fence: StepNumber) -> None:
         """Behind what publishes them. Of a turn that has committed nothing, nothing is kept."""

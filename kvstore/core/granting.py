@@ -137,6 +137,7 @@ class Granting:
             owner=session_owner(domain, session) if session else -self._lone_sequences,
             keys=list(operation.block_keys),
             token_count=operation.token_count,
+            prompt_tokens=operation.token_count,
         )
         engine.sequences[operation.sequence] = sequence
         self._memory.decisions.domains.add(domain)

@@ -41,6 +41,9 @@ class Memory:
     """The block table, the pools of all tiers and the prefix index, kept in step."""
 
     def __init__(self, config: StoreConfig, eviction: EvictionPolicy) -> None:
+        self.block_tokens = config.block_tokens
+        # Of the event that is being handled.
+        self.now = 0.0
         sizes = (config.gpu_frames, config.cpu_frames, config.disk_frames)
         self.blocks = Blocks(sum(sizes))
         self.pools = tuple(FramePool(size) for size in sizes)
@@ -266,6 +269,7 @@ class Memory:
             blocks.to_disk[rows] = False
         else:
             self.blocks_shed[DISK] += int(np.count_nonzero(blocks.to_disk[last]))
+        self.eviction.evicted(tier, rows)
         self._leave_index(last)
         self.replicas.drop(tier, rows)
         self.eviction.forget(tier, rows)

@@ -54,6 +54,9 @@ class EvictionPolicy(Protocol):
     touched without a use, as those that were copied or restored, are as they were at their last use.
     """
 
+    # Whether it is to be told of uses.
+    learns: bool
+
     def begin(self, capacity: int) -> None:
         """Before all else, once: rows are numbers below `capacity`."""
 

@@ -75,6 +75,8 @@ class Sequence(Struct, eq=False):
     # Keys of the leading full blocks: those asked for at first, then those committed.
     keys: list[BlockKey]
     token_count: int
+    # What it was first asked for.
+    prompt_tokens: int
     state: SequenceState = DROPPED
     activity: Activity = RUNNING
     # The engine's guess of how long it will not run; below zero: unknown.
@@ -146,6 +148,7 @@ class Sequence(Struct, eq=False):
             owner=self.owner,
             keys=self.keys[:],
             token_count=self.token_count,
+            prompt_tokens=self.prompt_tokens,
             state=self.state,
             rows=self.rows[:],
             begun_once=True,

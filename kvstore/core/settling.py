@@ -7,13 +7,14 @@ import numpy as np
 from kvstore.core.blocks import Rows, concat
 from kvstore.core.committing import Committing
 from kvstore.core.config import StoreConfig
-from kvstore.core.engines import Engine, Publish, Release, SessionEnd, SwapOut, TurnEnd
+from kvstore.core.engines import Engine, Publish, Release, SessionEnd, SwapOut, TurnEnd, Used
 from kvstore.core.links import Links
 from kvstore.core.memory import Memory
 from kvstore.core.sequences import session_owner
 from kvstore.core.sessions import Sessions
 from kvstore.core.swaps import Swaps
 from kvstore.core.types import COPY, CPU, DISK, WRITE, Retention
+from kvstore.core.uses import tell_uses
 
 __all__ = ["Settling"]
 
@@ -43,6 +44,8 @@ class Settling:
             return
         if publications := [fence for fence in passed if isinstance(fence, Publish)]:
             self._committing.publish(engine, publications)
+        if uses := [fence for fence in passed if isinstance(fence, Used)]:
+            tell_uses(self._memory, uses)
         for fence in passed:
             if isinstance(fence, SwapOut):
                 self._swaps.out.begin(fence.sequence, fence.fence)

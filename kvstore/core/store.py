@@ -138,7 +138,7 @@ class Store:
         """Applies one event. Raises `KVStoreError`, nothing changed, or `CheckFailed`: a bug."""
         self._news.woken = {}
         self.memory.room_was_made = False
-        self.memory.retained.now = self.memory.decisions.now = event.time
+        self.memory.now = self.memory.retained.now = self.memory.decisions.now = event.time
         return self._outgoing.take(self._apply(event), event.time)
 
     def decisions(self, query: DecisionQuery) -> Iterator[tuple[int, Decision]]:

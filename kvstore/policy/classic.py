@@ -17,6 +17,8 @@ __all__ = ["Classic"]
 class Classic:
     """By row: the hash of the block that was used there last."""
 
+    learns = True
+
     def begin(self, capacity: int) -> None:
         self._hash = np.zeros(capacity, np.uint64)
         self._favours = Favours(capacity)

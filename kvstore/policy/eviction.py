@@ -21,6 +21,8 @@ NEVER = 0
 class Lru:
     """One order a tier, oldest first; and one of what is favoured, which is looked at after the first."""
 
+    learns = False
+
     def begin(self, capacity: int) -> None:
         self._orders = tuple(_Order(capacity) for _ in Tier)
         self._capacity = capacity
