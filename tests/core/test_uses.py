@@ -1,0 +1,123 @@
+"""What a policy that learns is told: each request once, when it is over, with the blocks that can be found."""
+
+import numpy as np
+
+from kvstore.core.ports import Use
+from kvstore.core.store import Store
+from kvstore.core.types import DomainId, Retention, Tier
+from kvstore.core.uses import key_hashes
+from kvstore.policy.eviction import Lru
+from kvstore.policy.swap import LengthThreshold
+from tests.core.caller import Caller
+from tests.core.ops import commit, free, swap_out
+from tests.core.world import World, keys_of, make_store, text
+
+TOKENS = text(1, 16)
+DOMAIN = DomainId(1 << 32 | 1)
+
+
+class Learner(Lru):
+    learns = True
+
+    def __init__(self) -> None:
+        self.uses: list[Use] = []
+        self.gone: list[tuple[Tier, int]] = []
+
+    def use(self, use: Use) -> None:
+        self.uses.append(use)
+
+    def evicted(self, tier: Tier, rows: np.ndarray) -> None:
+        self.gone += [(tier, row) for row in rows.tolist()]
+
+
+def learning(**sizes: int) -> tuple[Caller, Learner]:
+    config, policy = make_store(**({"gpu_frames": 16} | sizes)).config, Learner()
+    return Caller(World(Store(config, policy, LengthThreshold(8)))), policy
+
+
+def test_a_request_is_told_when_it_is_over_with_what_it_found() -> None:
+    caller, policy = learning()
+    caller.begin(1, TOKENS)
+    assert not policy.uses
+    caller.step(free(1))
+    caller.step()
+    longer = TOKENS + text(2, 9)
+    caller.begin(2, longer)
+    caller.step(free(2))
+    caller.step()
+    first, second = policy.uses
+    assert (first.found, first.prompt_tokens, first.answer_tokens) == (0, 16, 0)
+    assert (second.found, second.prompt_tokens) == (4, 25)
+    assert second.rows[:4].tolist() == first.rows.tolist()
+    assert second.rows.size == 6
+    assert first.hashes.tolist() == key_hashes(DOMAIN, keys_of(TOKENS)).tolist()
+    assert second.hashes[:4].tolist() == first.hashes.tolist()
+
+
+def test_an_answer_is_what_was_asked_for_later() -> None:
+    caller, policy = learning()
+    caller.begin(1, TOKENS)
+    caller.allocate(1, 30)
+    caller.step(free(1))
+    caller.step()
+    assert [(use.prompt_tokens, use.answer_tokens) for use in policy.uses] == [(16, 14)]
+
+
+def test_of_the_same_text_another_tenant_uses_other_blocks() -> None:
+    caller, policy = learning()
+    caller.cache(TOKENS, tenant="a")
+    caller.cache(TOKENS, tenant="b")
+    one, two = policy.uses
+    assert set(one.hashes.tolist()).isdisjoint(two.hashes.tolist())
+
+
+def test_the_blocks_are_those_that_can_be_found() -> None:
+    """Another published them first: whoever computes them again in the same moment has used these."""
+    caller, policy = learning(gpu_frames=32)
+    caller.allocate(1, 17, keys_of(TOKENS))
+    caller.begin(2, TOKENS + text(3, 4))
+    table = caller.table(1)
+    caller.write(table, TOKENS)
+    caller.step(commit(1, keys_of(TOKENS)))
+    caller.step(free(2), free(1))
+    caller.step()
+    assert [use.rows[:4].tolist() for use in policy.uses] == [policy.uses[0].rows[:4].tolist()] * 2
+
+
+def test_what_is_swapped_when_it_ends_was_used_too() -> None:
+    caller, policy = learning(cpu_frames=16)
+    caller.begin(1, TOKENS)
+    caller.step(swap_out(1, 16))
+    caller.step()
+    caller.world.drain()
+    caller.step(free(1))
+    caller.step()
+    assert [use.rows.size for use in policy.uses] == [4]
+
+
+def test_a_request_without_blocks_of_its_own_or_whose_engine_is_gone_is_no_use() -> None:
+    caller, policy = learning()
+    caller.allocate(1, 3)
+    caller.step(free(1))
+    caller.begin(2, TOKENS)
+    caller.detach()
+    caller.close_tethers()
+    assert not policy.uses
+
+
+def test_what_makes_room_is_told_as_evicted_and_what_is_thrown_away_is_not() -> None:
+    caller, policy = learning()
+    caller.cache(TOKENS)
+    caller.begin(2, text(2, 12))
+    caller.step(free(2, retention=Retention.DISCARD))
+    caller.step()
+    assert caller.allocate(3, 64).outcome
+    assert {tier for tier, _ in policy.gone} == {Tier.GPU}
+    assert sorted(row for _, row in policy.gone)[:4] == sorted(policy.uses[0].rows.tolist())
+
+
+def test_a_policy_that_does_not_learn_is_told_nothing() -> None:
+    caller, policy = learning()
+    policy.learns = False
+    caller.cache(TOKENS)
+    assert not policy.uses
