@@ -71,7 +71,7 @@ class Draining:
         """Whether each can be found and may be written: neither it nor what it hangs on is to go."""
         blocks = self._memory.blocks
         unwanted = np.flatnonzero(blocks.unwanted)
-        keepable = blocks.indexed & ~blocks.unwanted
+        keepable = blocks.indexed.copy()
         if unwanted.size:
             keepable[with_descendants(blocks, unwanted)] = False
         return keepable
