@@ -13,69 +13,23 @@ import math
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 
 from kvstore.core.effects import Transfer
 from kvstore.core.errors import CheckFailed, check
-from kvstore.core.types import TransferId, Urgency
-from kvstore.tiers.disk_tickets import Tickets
-from kvstore.tiers.moves import Move, Part, PieceEnd, block_count
-from kvstore.tiers.pacing import Clock, RealClock, TokenBucket
-from kvstore.tiers.turns import GiveWay, Job, Piece, Told, Turns
+from kvstore.core.types import Urgency
+from kvstore.tiers.mover_setup import MoverCounts, MoverSetup
+from kvstore.tiers.moves import Part, PieceEnd, block_count
+from kvstore.tiers.turns import Job, Piece, Told, Turns
 
-__all__ = ["TRANSFERS_MAX", "Ended", "Mover", "MoverCounts", "MoverSetup", "Returned", "Tell"]
+__all__ = ["TRANSFERS_MAX", "Mover"]
 
 log = logging.getLogger(__name__)
 
-# A transfer's end: its id, the positions in it that failed, and of these the late ones, whose target frames
-# a device may still write. Called in a mover's thread.
-Ended = Callable[[TransferId, tuple[int, ...], tuple[int, ...]], None]
-# Late positions that no device writes any more. Called after their transfer's end, in any thread.
-Returned = Callable[[TransferId, tuple[int, ...]], None]
-Tell = Callable[[Told], None]
 # Transfers in a mover at once: far above what the core starts, so more are a bug in it.
 TRANSFERS_MAX = 64
 PIECE_SECONDS_MAX = 0.1
 HOLD_SECONDS_MAX = 0.02
-
-
-@dataclass(slots=True)
-class MoverCounts:
-    """Since the start. Waits are from being given a transfer to its first piece."""
-
-    bytes_moved: int = 0
-    blocks_moved: int = 0
-    blocks_failed: int = 0
-    transfers_begun: int = 0
-    wait_seconds: float = 0.0
-    # Of all threads together, waits for the limit included.
-    busy_seconds: float = 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MoverSetup:
-    """What a mover does, and within which bounds. `piece_bytes` 0: a transfer is one piece."""
-
-    name: str
-    move: Move
-    frame_bytes: int
-    piece_bytes: int
-    ended: Ended
-    returned: Returned
-    bucket: TokenBucket
-    tell: Tell | None = None
-    # Each transfer, which is one piece then, takes one as it is begun; their ends are told in this order.
-    tickets: Tickets | None = None
-    threads: int = 1
-    # Bytes of all its transfers; 0: no bound but that on their number.
-    in_flight_bytes_max: int = 0
-    # Told what a piece took, without waits: bytes and seconds.
-    measured: Callable[[int, float], None] | None = None
-    # Among these it gives way; or its asked-for transfers are what others give way to.
-    gives_way: GiveWay | None = None
-    is_given_way: GiveWay | None = None
-    clock: Clock = field(default_factory=RealClock)
 
 
 class Mover:

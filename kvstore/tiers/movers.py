@@ -14,7 +14,8 @@ from kvstore.core.types import COPY, LOAD, READ, WRITE, Link, TransferId
 from kvstore.tiers.disk import DiskTier
 from kvstore.tiers.disk_tickets import Tickets
 from kvstore.tiers.link_names import link_name
-from kvstore.tiers.mover import TRANSFERS_MAX, Ended, Mover, MoverSetup, Returned, Tell
+from kvstore.tiers.mover import TRANSFERS_MAX, Mover
+from kvstore.tiers.mover_setup import Ended, MoverSetup, Returned, Tell
 from kvstore.tiers.moves import Move, Synced, copy_frames, read_blocks, tell_disk, write_blocks
 from kvstore.tiers.pacing import Clock, RealClock, TokenBucket
 from kvstore.tiers.pool import HostPool

@@ -10,7 +10,8 @@ import pytest
 from kvstore.core.effects import DiskDelete, DiskSync, Transfer
 from kvstore.core.types import WRITE, Frame, SyncId, Tier, TransferId
 from kvstore.tiers.disk_tickets import Tickets
-from kvstore.tiers.mover import Mover, MoverSetup
+from kvstore.tiers.mover import Mover
+from kvstore.tiers.mover_setup import MoverSetup
 from kvstore.tiers.movers import WRITE_THREADS, Movers
 from kvstore.tiers.moves import Part, PieceEnd
 from kvstore.tiers.pacing import RealClock, TokenBucket
