@@ -1,10 +1,11 @@
 """Drop or swap with a real model on a CPU: `python -m bench.drop_or_swap [--json] [--quick] [--save]`.
 
 A real service, and SmolLM2 computing into its pool. The links are limited to multiples of the rate at which
-prefill makes KV, so that both sides of the break-even are seen. At each length the store is asked once what
-it would do, and both ways are then measured in turns: out, back in, and what is missing computed again. A
-choice counts as right where it was the faster way by the medians; lengths at which both ways took the same
-within a fifth are left out.
+prefill makes KV, measured anew for each, so that both sides of the break-even are seen. At each length the
+store is asked once what it would do, and both ways are then measured in turns: out, back in, and what is
+missing computed again; all passes are told to the store, as an engine does. A choice counts as right where it
+was the faster way by the median over pairs of rounds; lengths at which both ways took the same within a
+quarter are left out.
 """
 
 import time
@@ -30,14 +31,15 @@ from kvstore.v1 import kvstore_pb2 as pb
 __all__ = ["measure"]
 
 BLOCK_TOKENS = 16
-LENGTHS = (32, 48, 64, 80, 96, 128, 160, 192, 224, 256)
+LENGTHS = (32, 48, 64, 80, 96, 112, 128, 144, 160, 192)
 LENGTHS_QUICK = (64, 256)
 # Bandwidth of both links, in bytes that prefill makes in a second.
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
 ROUNDS, ROUNDS_QUICK = 3, 1
 # What is told to the store before: each length at several places, the longest with a context behind it.
 TOLD = ((0, 32), (0, 96), (0, 256), (256, 256), (0, 160), (0, 48), (256, 128), (0, 256), (0, 200), (512, 256))
-NEAR = 1.2
+TOLD_TOKENS = max(before + count for before, count in TOLD)
+NEAR = 1.25
 # For the load that the store sees to be that of nobody again.
 PAUSE_SECONDS = 3.0
 WAIT_SECONDS = 120.0
@@ -48,16 +50,22 @@ AWAY = (pb.Sequence.SWAPPED, pb.Sequence.DROPPED)
 class Choice:
     tokens: int
     chosen: str
-    swap_seconds: float
-    drop_seconds: float
+    # By round.
+    swap_seconds: list[float]
+    drop_seconds: list[float]
+
+    @property
+    def ratio(self) -> float:
+        """Of a swap over a drop."""
+        return median([a / b for a, b in zip(self.swap_seconds, self.drop_seconds, strict=True)])
 
     @property
     def is_near(self) -> bool:
-        return max(self.swap_seconds, self.drop_seconds) < NEAR * min(self.swap_seconds, self.drop_seconds)
+        return 1 / NEAR < self.ratio < NEAR
 
     @property
     def is_right(self) -> bool:
-        return (self.chosen == "swap") == (self.swap_seconds < self.drop_seconds)
+        return (self.chosen == "swap") == (self.ratio < 1)
 
 
 def measure(quick: bool) -> list[Row]:
@@ -65,9 +73,8 @@ def measure(quick: bool) -> list[Row]:
     torch.set_num_threads(1)
     rows: list[Row] = []
     with _player() as player:
-        rate = player.learn()
         for factor in FACTORS:
-            player.limit(round(factor * rate))
+            player.limit(round(factor * player.learn()))
             choices = [player.choose(tokens, rounds) for tokens in lengths]
             clear = [choice for choice in choices if not choice.is_near]
             right = [100.0 * choice.is_right for choice in clear] or [100.0]
@@ -81,7 +88,7 @@ def _row(factor: float, choice: Choice) -> Row:
     seconds = {"swap": choice.swap_seconds, "drop": choice.drop_seconds}
     other = "drop" if choice.chosen == "swap" else "swap"
     name = f"links at {factor:g} x, {choice.tokens} tokens: {choice.chosen}, over {other}"
-    return make_row(name, "s", [seconds[choice.chosen]], reference=seconds[other])
+    return make_row(name, "s", seconds[choice.chosen], reference=seconds[other])
 
 
 @contextmanager
@@ -90,7 +97,7 @@ def _player() -> Iterator["Player"]:
         model = Llama(load_model_weights("smollm2"))
     except ModelNotFoundError as error:
         raise SystemExit(str(error)) from error
-    pool_bytes = 4 * _layout(model).frame_stride_bytes * -(-LENGTHS[-1] // BLOCK_TOKENS)
+    pool_bytes = 2 * _layout(model).frame_stride_bytes * -(-TOLD_TOKENS // BLOCK_TOKENS)
     with service("--gpu", str(pool_bytes), "--cpu", str(pool_bytes)) as address, Client(address) as client:
         yield Player(model, client)
 
@@ -116,18 +123,15 @@ class Player:
         self._pool = layout.view(client.pools[0].frames)
         self._token_bytes = layout.block_bytes / BLOCK_TOKENS
         self._sequence = 0
-        self._tokens = np.random.default_rng(1).integers(1_000, 20_000, LENGTHS[-1] * 3)
+        self._tokens = np.random.default_rng(1).integers(1_000, 20_000, TOLD_TOKENS)
 
     def learn(self) -> float:
         """Prefills, tells how long that took, and returns the bytes of KV that it makes in a second."""
-        self._begin(LENGTHS[-1] * 3)
+        self._begin(TOLD_TOKENS)
         seconds, tokens = 0.0, 0
         self._pass(0, CHUNK_TOKENS)
         for before, count in TOLD:
-            took = self._pass(before, count)
-            timing = operations.timing(self._client.next_step - 1, took, prefilled=[(before, count)])
-            self._client.step([], timings=[timing])
-            seconds, tokens = seconds + took, tokens + count
+            seconds, tokens = seconds + self._pass(before, count), tokens + count
         self._end()
         return tokens / seconds * self._token_bytes
 
@@ -146,9 +150,7 @@ class Player:
         for _ in range(rounds):
             for mode, taken in samples.items():
                 taken.append(self._play(tokens, mode))  # type: ignore[arg-type]  # a mode is its number
-        return Choice(
-            tokens, chosen, median(samples[pb.SwapRequest.KEEP]), median(samples[pb.SwapRequest.DROP])
-        )
+        return Choice(tokens, chosen, samples[pb.SwapRequest.KEEP], samples[pb.SwapRequest.DROP])
 
     def _play(self, tokens: int, mode: pb.SwapRequest.Mode.ValueType) -> float:
         """Out, back, and all tokens there again."""
@@ -201,7 +203,10 @@ class Player:
             block_tokens=BLOCK_TOKENS,
         )
         self._model.forward(batch, self._pool)
-        return time.perf_counter() - began
+        took = time.perf_counter() - began
+        timing = operations.timing(self._client.next_step - 1, took, prefilled=[(before, count)])
+        self._client.step([], timings=[timing])
+        return took
 
     def _ids(self, before: int, count: int) -> Sequence[int]:
         ids: list[int] = self._tokens[before : before + count].tolist()

@@ -39,7 +39,10 @@ class Returning:
         """
         if not found or not self._config.cpu_frames:
             return None
-        blocks, rows = self._memory.blocks, np.array(found, np.intp)
+        # Most prompts that are found are found here: that is to cost two calls and no copy.
+        blocks, rows = self._memory.blocks, np.frombuffer(found, np.intp)
+        if np.count_nonzero(blocks.valid[GPU].take(rows)) == len(found):
+            return None
         on_gpu = blocks.frame[GPU][rows] != NO_FRAME
         if np.count_nonzero(on_gpu) == rows.size:
             return None

@@ -17,7 +17,7 @@ from functools import partial
 
 from kvstore.core.effects import Transfer
 from kvstore.core.errors import CheckFailed, check
-from kvstore.core.types import Urgency
+from kvstore.core.types import TransferId, Urgency
 from kvstore.tiers.mover_setup import MoverCounts, MoverSetup
 from kvstore.tiers.moves import Part, PieceEnd, block_count
 from kvstore.tiers.turns import Job, Piece, Told, Turns

@@ -1,4 +1,4 @@
-"""What a policy that learns is told: each request once, when it is over, with the blocks that can be found."""
+"""What a policy that learns is told: each request, when it is over, with the blocks that can be found."""
 
 import numpy as np
 

@@ -118,6 +118,26 @@ def test_many_requests_in_a_pool_too_small_answer_as_without_tiers(tmp_path, mod
         assert sum(stream.preemptions for stream in streams) > 0
 
 
+def test_what_its_steps_took_is_what_drop_or_swap_is_decided_by(tmp_path, model):
+    with (
+        serve(tmp_path, gpu_frames=12, cpu_frames=24) as service,
+        attach(service, model) as (engine, _),
+        Client(service.address) as client,
+    ):
+        for request in make_requests(16, tokens=[90, 61, 40, 75], new_tokens=40, seed=3):
+            engine.submit(request)
+        run_to_end(engine)
+        swaps = list(client.operator.list_decisions(kind="swap"))
+    weighed = [decision for decision in swaps if "beta_seconds" in decision.inputs]
+    # The first few go by length, until enough steps have prefilled.
+    assert weighed
+    for decision in weighed:
+        costs = decision.chosen_cost_seconds, decision.other_cost_seconds
+        assert costs[0] <= costs[1] * 1.06 or decision.reason == "no room below the GPU"
+        assert decision.inputs["pass_tokens"] <= 256
+        assert decision.inputs["gpu_price"] > 1, "an engine that works without a pause is a load"
+
+
 def test_a_turn_finds_what_earlier_turns_have_left_wherever_it_is(tmp_path, model):
     with serve(tmp_path, gpu_frames=48, cpu_frames=64) as service, attach(service, model) as (engine, counts):
         first = [run_alone(engine, service, each) for each in make_requests(5, (300,))]
