@@ -1,6 +1,7 @@
 """What requests have done with cached blocks, told to a policy that learns what comes back.
 
-It is told when a request is over: only then are all of its blocks there, and from then on they may be evicted.
+It is told when a request is over: only then are all of its blocks there, and from then on they may be
+evicted.
 """
 
 import numpy as np
