@@ -50,6 +50,9 @@ def serve(
     ] = None,
     lease: Annotated[float, typer.Option(help="Seconds until a silent engine counts as dead.")] = 10.0,
     engines_max: Annotated[int, typer.Option(help="Engines attached at once.")] = 64,
+    eviction_policy: Annotated[
+        str, typer.Option(help="What goes first where room is short: lru, lfu, arc or s3-fifo.")
+    ] = "lru",
     swap_policy: Annotated[
         str,
         typer.Option(help="What decides between drop and swap: cost (of prefill and links), or length."),
@@ -116,6 +119,7 @@ def serve(
         tenant_shares=tenant_share or (),
         lease=lease,
         engines_max=engines_max,
+        eviction_policy=eviction_policy,
         swap_policy=swap_policy,
         drop_tokens_max=drop_tokens_max,
         retain_bytes=retain_bytes,

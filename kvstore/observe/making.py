@@ -9,13 +9,13 @@ from kvstore.core.errors import JournalInvalid
 from kvstore.core.ports import EvictionPolicy, SwapPolicy
 from kvstore.core.store import Store
 from kvstore.observe.records import FORMAT, Heading, Policy
+from kvstore.policy.choices import EVICTION_POLICIES
 from kvstore.policy.cost import CostModel
-from kvstore.policy.eviction import Lru
 from kvstore.policy.swap import LengthThreshold
 
 __all__ = ["heading_of", "make_store"]
 
-LRU = Policy(name="Lru")
+EVICTIONS = {policy.__name__: policy for policy in EVICTION_POLICIES.values()}
 SWAP_POLICIES: dict[str, type[CostModel | LengthThreshold]] = {
     "CostModel": CostModel,
     "LengthThreshold": LengthThreshold,
@@ -51,15 +51,17 @@ def make_store(heading: Heading) -> Store:
 
 
 def _describe_eviction(policy: EvictionPolicy) -> Policy:
-    if type(policy) is Lru:
-        return LRU
-    raise _unknown(type(policy).__name__)
+    """It has no parameters; what it has learnt comes with the events, once more."""
+    name = type(policy).__name__
+    if EVICTIONS.get(name) is not type(policy):
+        raise _unknown(name)
+    return Policy(name=name)
 
 
 def _make_eviction(policy: Policy) -> EvictionPolicy:
-    if policy == LRU:
-        return Lru()
-    raise _unknown(policy.name)
+    if policy.name not in EVICTIONS or policy.parameters:
+        raise _unknown(policy.name)
+    return EVICTIONS[policy.name]()
 
 
 def _describe_swap(policy: SwapPolicy) -> Policy:

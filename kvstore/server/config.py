@@ -14,6 +14,7 @@ from kvstore.core.config import SHARE_ROUNDING
 from kvstore.core.errors import ConfigInvalid
 from kvstore.core.types import COPY, LOAD, Link
 from kvstore.observe.journal import JOURNAL_BYTES_MIN
+from kvstore.policy.choices import EVICTION_DEFAULT, EVICTION_POLICIES
 from kvstore.server.limits import RateLimit, parse_limits
 from kvstore.server.metrics_http import parse_metrics_address
 from kvstore.server.sizes import format_bytes, parse_share, parse_size
@@ -54,6 +55,7 @@ class ServeConfig:
     engines_max: int = 64
     # "cost" or "length"; and the length up to which a sequence is dropped, for "cost" as long as it doesn't
     # know what prefill and links cost.
+    eviction_policy: str = EVICTION_DEFAULT
     swap_policy: str = "cost"
     drop_tokens_max: int = 64
     # Of each tenant. 0: nothing is retained.
@@ -88,6 +90,9 @@ class ServeConfig:
         _check_between("--lease", self.lease_seconds, LEASE_SECONDS_MIN, LEASE_SECONDS_MAX)
         _check_between("--engines-max", self.engines_max, 1, ENGINES_MAX)
         _check_between("--drain-seconds", self.drain_seconds, 0, DRAIN_SECONDS_MAX)
+        if self.eviction_policy not in EVICTION_POLICIES:
+            remedy = "one of " + ", ".join(EVICTION_POLICIES)
+            _refuse("--eviction-policy", self.eviction_policy, "no such policy", remedy)
         if self.swap_policy not in SWAP_POLICY_NAMES:
             _refuse("--swap-policy", self.swap_policy, "no such policy", " or ".join(SWAP_POLICY_NAMES))
         _check_between("--drop-tokens-max", self.drop_tokens_max, 0, 1 << 24)
@@ -169,6 +174,7 @@ def parse_config(
     tenant_shares: Sequence[str] = (),
     lease: float = 10.0,
     engines_max: int = 64,
+    eviction_policy: str = EVICTION_DEFAULT,
     swap_policy: str = "cost",
     drop_tokens_max: int = 64,
     retain_bytes: str = "25%",
@@ -205,6 +211,7 @@ def parse_config(
         tenant_shares=_parse_shares(tenant_shares),
         lease_seconds=lease,
         engines_max=engines_max,
+        eviction_policy=eviction_policy,
         swap_policy=swap_policy,
         drop_tokens_max=drop_tokens_max,
         retain_bytes=parse_size(retain_bytes, flag="--retain-bytes", whole_bytes=all_tiers),

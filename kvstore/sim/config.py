@@ -7,6 +7,7 @@ from typing import Any
 
 from kvstore.core.errors import ConfigInvalid
 from kvstore.core.types import Tier
+from kvstore.policy.choices import EVICTION_POLICIES
 
 __all__ = ["LinkSpeed", "SimConfig", "draw_config"]
 
@@ -41,6 +42,8 @@ class SimConfig:
     drop_tokens_max: int = 8
     # Drop or swap by what links and prefill cost, which changes now and then; else by length.
     by_cost: bool = False
+    # The policy of eviction, by its place among those there are.
+    eviction: int = 0
     block_bytes: int = 1 << 20
     links: Mapping[tuple[Tier, Tier], LinkSpeed]
     # Transfers that fail, take long, or overtake those before them.
@@ -118,6 +121,7 @@ def draw_config(seed: int, **given: object) -> SimConfig:
     }
     # Drawn apart, so that it changes nothing of what befalls the runs of older versions.
     drawn["by_cost"] = random.Random(f"{seed} policy").choice([False, True, True])
+    drawn["eviction"] = random.Random(f"{seed} eviction").randrange(len(EVICTION_POLICIES))
     config = SimConfig(seed=seed, **drawn)
     return replace(config, **given)  # type: ignore[arg-type]  # checked by name above
 

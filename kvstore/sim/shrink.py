@@ -21,6 +21,7 @@ SIMPLER: tuple[tuple[str, object], ...] = (
     ("reorder_share", 0.0),
     ("single_share", 0.0),
     ("by_cost", False),
+    ("eviction", 0),
     ("disk_frames", 0),
     ("cpu_frames", 0),
     ("lag", 0),

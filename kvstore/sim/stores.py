@@ -5,8 +5,8 @@ import math
 from kvstore.core.config import StoreConfig
 from kvstore.core.store import Store
 from kvstore.core.types import TenantId
+from kvstore.policy.choices import EVICTION_POLICIES
 from kvstore.policy.cost import CostModel
-from kvstore.policy.eviction import Lru
 from kvstore.policy.swap import LengthThreshold
 from kvstore.sim.config import SimConfig
 from kvstore.sim.texts import BLOCK_TOKENS
@@ -20,6 +20,7 @@ def make_store(
     *,
     drop_tokens_max: int = 8,
     by_cost: int = 0,
+    eviction: int = 0,
     gpu_frames: int = 16,
     cpu_frames: int = 0,
     disk_frames: int = 0,
@@ -55,7 +56,7 @@ def make_store(
         background_wait_seconds=background_wait_seconds,
     )
     policy = CostModel(drop_tokens_max) if by_cost else LengthThreshold(drop_tokens_max)
-    return Store(config, Lru(), policy)
+    return Store(config, [*EVICTION_POLICIES.values()][eviction](), policy)
 
 
 def store_of(config: SimConfig, disk_share: float = 1.0) -> Store:
@@ -72,4 +73,5 @@ def store_of(config: SimConfig, disk_share: float = 1.0) -> Store:
         queue_blocks_max=config.queue_blocks_max,
         drop_tokens_max=config.drop_tokens_max,
         by_cost=config.by_cost,
+        eviction=config.eviction,
     )

@@ -17,6 +17,7 @@ DEFAULTS: dict[str, float] = {
     "disk_frames": 0,
     "drop_tokens_max": 8,
     "by_cost": 0,
+    "eviction": 0,
     "transfer_blocks_max": 32,
     "transfers_per_link_max": 2,
     "writes_max": 3,
