@@ -9,22 +9,25 @@ from numpy.typing import NDArray
 
 __all__ = ["FEATURES", "KINDS_MAX", "LEVELS", "UNKNOWN", "Kinds", "doublings"]
 
-# Of the request: its turn, tokens of prompt and of answer, time since the turn before. Of the block: how often
-# it was used before, whether it was known, its depth in the chain and its distance from the tail.
+# Of the request: its turn, tokens of prompt and of answer, time since the turn before, how much of it is new. Of the
+# block: how often it was used before, its depth in the chain and its distance from the tail.
 FEATURES = 8
 # Buckets of a feature, at the most.
 LEVELS = 8
 # Combinations that are told apart; of one that comes later its request is taken for one of its turn alone.
-KINDS_MAX = 4096
+KINDS_MAX = 16384
 # The kind of blocks that nobody has told of.
 UNKNOWN = 0
 # Buckets of a block's four features, in one number.
 USES_EDGES = np.array([1, 2, 3, 6, 20])
 DEPTH_EDGES = np.array([1, 4, 16])
 DISTANCE_EDGES = np.array([1, 3])
-PLACES = 6 * 2 * 4 * 3
+PLACES = 6 * 4 * 3
 # Requests that are told apart: PLACES kinds may come of each.
 REQUESTS_MAX = 4096
+
+# The buckets of a request's five features.
+Request = tuple[int, int, int, int, int]
 
 
 class Kinds:
@@ -32,18 +35,16 @@ class Kinds:
         self.count = 1
         # By kind and feature: the bucket.
         self.levels = np.zeros((KINDS_MAX, FEATURES), np.intp)
-        self._requests: dict[tuple[int, int, int, int], int] = {}
+        self._requests: dict[Request, int] = {}
         # By request and place in it: the kind, or UNKNOWN as long as there was none.
         self._kind = np.zeros((REQUESTS_MAX, PLACES), np.int16)
 
     def of(
-        self, request: tuple[int, int, int, int], uses: NDArray[np.int32], known: int
+        self, request: Request, uses: NDArray[np.int32]
     ) -> NDArray[np.int16]:
-        """Of the blocks of a request, head first, the `known` leading ones having been used before."""
+        """Of the blocks of a request, head first, used so often before."""
         depth = np.arange(uses.size)
-        places = np.searchsorted(USES_EDGES, uses, side="right") * 2
-        places[:known] += 1
-        places *= 4
+        places = np.searchsorted(USES_EDGES, uses, side="right") * 4
         places += np.searchsorted(DEPTH_EDGES, depth, side="right")
         places *= 3
         places += np.searchsorted(DISTANCE_EDGES, depth[::-1], side="right")
@@ -55,22 +56,21 @@ class Kinds:
             kinds = row[places]
         return kinds
 
-    def _number(self, request: tuple[int, int, int, int]) -> int:
+    def _number(self, request: Request) -> int:
         number = self._requests.get(request)
         if number is not None:
             return number
         if len(self._requests) == REQUESTS_MAX or self.count >= KINDS_MAX - PLACES * LEVELS:
-            request = (request[0], 0, 0, 0)
-        return self._requests.setdefault(request, len(self._requests) % REQUESTS_MAX)
+            request = (request[0], 0, 0, 0, 0)
+        return self._requests.setdefault(request, min(len(self._requests), REQUESTS_MAX - 1))
 
-    def _make(self, request: tuple[int, int, int, int], place: int) -> int:
+    def _make(self, request: Request, place: int) -> int:
         if self.count == KINDS_MAX:
             return UNKNOWN
         kind, self.count = self.count, self.count + 1
         place, distance = divmod(place, 3)
-        place, depth = divmod(place, 4)
-        uses, is_known = divmod(place, 2)
-        self.levels[kind] = (*request, uses, is_known, depth, distance)
+        uses, depth = divmod(place, 4)
+        self.levels[kind] = (*request, uses, depth, distance)
         return kind
 
 

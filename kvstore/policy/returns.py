@@ -36,7 +36,7 @@ FACTOR_MIN, FACTOR_MAX = 0.02, 20.0
 SWEEPS = 2
 # Uses between two times that all is fitted anew, and what is left of a count after each.
 PERIOD = 64
-KEPT = 0.998
+KEPT = 0.999
 # Runs of blocks of one kind that wait to come to their next age.
 RUNS_MAX = 1 << 16
 # Turn 0 or later, and used 0, 1 or more times before: the shapes over age that are told apart.
@@ -171,7 +171,7 @@ class Returns:
 
     def _strata(self, count: int) -> NDArray[np.intp]:
         levels = self._kinds.levels[:count]
-        strata: NDArray[np.intp] = np.minimum(levels[:, 0], 1) * 3 + np.minimum(levels[:, 4], 2)
+        strata: NDArray[np.intp] = np.minimum(levels[:, 0], 1) * 3 + np.minimum(levels[:, 5], 2)
         return strata
 
 

@@ -24,6 +24,8 @@ JUDGED_MIN = 8192
 JUDGED_PER_VICTIM = 32
 POOL_PARTS = 32
 SAMPLE_RUNS = 32
+# Shares of a prompt that are new: buckets.
+NEW_EDGES = np.array([0.05, 0.2, 0.6, 1.0])
 # The kind of blocks of sessions that are over: worth nothing.
 RETIRED = np.int16(-1)
 
@@ -61,8 +63,9 @@ class Worth:
             doublings(use.prompt_tokens, 1000),
             doublings(use.answer_tokens, 32),
             1 + doublings(gap, 4, 7) if turn else 0,
+            int(np.searchsorted(NEW_EDGES, 1 - known / use.rows.size, side="right")),
         )
-        kinds = self._kinds.of(request, uses, known)
+        kinds = self._kinds.of(request, uses)
         returns.used(now, kinds)
         is_shared = is_known & ghosts.is_shared[places]
         if not turn:
