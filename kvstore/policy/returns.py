@@ -31,7 +31,7 @@ BINS = EDGES.size
 FIRST = 0.3 * WIDTHS / (EDGES + WIDTHS + 1)
 HAZARD_MAX = 0.99
 # Reads that what is expected beforehand counts for: the pooled shape, a stratum's own, a factor, a kind's hazard.
-POOL_WEIGHT, SHAPE_WEIGHT, FACTOR_WEIGHT, KIND_WEIGHT = 1000.0, 3000.0, 300.0, 1000.0
+POOL_WEIGHT, SHAPE_WEIGHT, FACTOR_WEIGHT, KIND_WEIGHT = 300.0, 900.0, 90.0, 3000.0
 FACTOR_MIN, FACTOR_MAX = 0.02, 20.0
 SWEEPS = 2
 # Uses between two times that all is fitted anew, and what is left of a count after each.
@@ -92,11 +92,6 @@ class Returns:
         flat = kinds.astype(np.intp) * (BINS + 1) + bins
         table = self._worth.ravel()
         worth: NDArray[np.float64] = table[flat] * (1 - share) + table[flat + 1] * share
-        return worth
-
-    def first_worth(self, kinds: NDArray[np.int16]) -> NDArray[np.float64]:
-        """As they are used."""
-        worth: NDArray[np.float64] = self._worth[kinds, 0]
         return worth
 
     def chance(self, kinds: NDArray[np.int16], ages: NDArray[np.float64]) -> NDArray[np.float64]:

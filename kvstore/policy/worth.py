@@ -4,7 +4,7 @@ What comes back, and when, is learned as it happens (`returns.py`), by kinds of 
 evicted ones (`ghosts.py`). Nothing has to be told for that but the uses. That a session is over is taken as a fact: what
 nobody else has used is worth nothing then.
 
-A chain is worth the more the nearer to its head: a block is worth no less than what hangs on it, at the same use.
+A block is worth no less than what hangs on it (`chain_worth.py`): so a chain is evicted from its tail.
 """
 
 import numpy as np
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from kvstore.core.ports import RowSource, Use
 from kvstore.core.types import Rows, Tier
+from kvstore.policy.chain_worth import ChainWorth
 from kvstore.policy.ghosts import Ghosts
 from kvstore.policy.kinds import UNKNOWN, Kinds, doublings
 from kvstore.policy.order import UseOrder
@@ -40,6 +41,7 @@ class Worth:
         self._kind = np.full(capacity, UNKNOWN, np.int16)
         self._time = np.zeros(capacity)
         self._is_shared = np.zeros(capacity, np.bool_)
+        self.chains = ChainWorth(capacity)
         self._tiers = tuple(_Candidates(capacity) for _ in Tier)
         self._is_favoured = np.zeros(capacity, np.bool_)
         self._priority = np.zeros(capacity, np.int32)
@@ -75,7 +77,8 @@ class Worth:
         ghosts.turn[places], ghosts.length[places] = turn, use.rows.size
         ghosts.is_shared[places] = is_shared
         rows = use.rows
-        self._time[rows], self._kind[rows] = now, self._no_less_than_behind(kinds)
+        self._time[rows], self._kind[rows] = now, kinds
+        self.chains.used(rows)
         self._is_shared[rows] = is_shared
 
     def touch(self, tier: Tier, rows: Rows) -> None:
@@ -144,13 +147,6 @@ class Worth:
             return 0, 0.0
         return int(self._ghosts.turn[last]) + 1, now - float(self._ghosts.time[last])
 
-    def _no_less_than_behind(self, kinds: NDArray[np.int16]) -> NDArray[np.int16]:
-        """Of a chain, head first: each the kind of the most worth from there to the tail."""
-        worth = self.returns.first_worth(kinds)[::-1]
-        is_most = worth >= np.maximum.accumulate(worth)
-        holder = np.maximum.accumulate(np.where(is_most, np.arange(kinds.size), 0))
-        return kinds[::-1][holder][::-1]
-
 
 class _Candidates:
     """Of one tier: its rows, and those found to be of the least worth lately."""
@@ -186,7 +182,7 @@ class _Candidates:
 
     def _least(self, rows: Rows, count: int, policy: Worth) -> Rows:
         """Of the least worth first; of equal worth in the order of use, so tails before heads."""
-        worth = policy.worth(rows)
+        worth = policy.chains.worth(rows, policy.worth(rows))
         if count < rows.size:
             least = np.flatnonzero(worth <= np.partition(worth, count)[count])
             rows, worth = rows[least], worth[least]
