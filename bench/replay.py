@@ -2,8 +2,9 @@
 
 Tiers are exclusive, as a hierarchy of caches is: a block that is used comes to the uppermost, what has to leave
 there goes to the one below if it is admitted, and what leaves the last is gone. A request's blocks hit as far as
-an unbroken prefix of them is somewhere; what stands behind a miss is put in, or used, all the same. Of a request
-that is larger than the uppermost tier, the head is cached.
+an unbroken prefix of them is somewhere; what stands behind a miss is put in, or used, all the same. Room is made when
+a request is over, and what it has left may go as anything else: so a capacity is of what is cached, and what a request
+that runs needs comes on top of it.
 """
 
 from collections.abc import Sequence
@@ -46,7 +47,7 @@ def replay(
     hints: Hints | None = None,
 ) -> Counts:
     """`capacities` in blocks, of one to three tiers. The policy is new."""
-    tiers = _Tiers(trace.block_count, policy, capacities, admission)
+    tiers = _Tiers(trace, policy, capacities, admission)
     for index, request in enumerate(trace.requests):
         tiers.serve(request)
         for blocks in (hints or {}).get(index, ()):
@@ -66,7 +67,7 @@ def hashes_of(blocks: NDArray[np.int64]) -> KeyHashes:
 class _Tiers:
     def __init__(
         self,
-        block_count: int,
+        trace: Trace,
         policy: EvictionPolicy,
         capacities: Sequence[int],
         admission: AdmissionPolicy | None,
@@ -75,20 +76,20 @@ class _Tiers:
         self._policy, self._admission = policy, admission
         self._tiers = tuple(Tier)[: len(capacities)]
         self._capacity = tuple(capacities)
-        # A request's blocks take their rows before others give theirs back.
-        row_count = sum(capacities) + capacities[0]
+        largest = max((request.blocks.size for request in trace.requests), default=0)
+        row_count = sum(capacities) + 2 * largest
         policy.begin(row_count)
         self._free = list(range(row_count - 1, -1, -1))
         self._used = [0 for _ in capacities]
         # By id of a block: its row, or NOWHERE. By row: its tier, and the id of its block.
-        self._row = np.full(block_count, NOWHERE, np.intp)
+        self._row = np.full(trace.block_count, NOWHERE, np.intp)
         self._tier = np.full(row_count, NOWHERE, np.int8)
         self._block = np.zeros(row_count, np.int64)
 
     def serve(self, request: Request) -> None:
         counts, gpu = self.counts, self._tiers[0]
         counts.reads += request.blocks.size
-        blocks = request.blocks[: self._capacity[gpu]]
+        blocks = request.blocks
         rows = self._row[blocks]
         missing = rows == NOWHERE
         any_missing = bool(missing.any())
@@ -104,7 +105,6 @@ class _Tiers:
                 lacking -= leaving.size
             else:
                 self._used[tier] -= leaving.size
-        self._make_room(gpu, lacking)
         counts.put[gpu] += lacking
         self._used[gpu] += lacking
         if any_missing:
@@ -123,13 +123,14 @@ class _Tiers:
         )
         self._policy.use(use)
         self._policy.touch(gpu, rows[::-1])
+        self._make_room(gpu)
 
     def retire(self, blocks: NDArray[np.int64]) -> None:
         rows = self._row[blocks[::-1]]
         self._policy.retire(rows[rows != NOWHERE])
 
-    def _make_room(self, tier: Tier, count: int) -> None:
-        short = self._used[tier] + count - self._capacity[tier]
+    def _make_room(self, tier: Tier) -> None:
+        short = self._used[tier] - self._capacity[tier]
         if short <= 0:
             return
         victims = self._policy.victims(tier, short, lambda rows: rows)
@@ -148,9 +149,9 @@ class _Tiers:
         if self._admission is not None:
             admitted = self._admission.admits(target, rows)
         going = rows[admitted]
-        self._make_room(target, going.size)
         self._used[target] += going.size
         self.counts.put[target] += going.size
         self._tier[going] = target
         self._policy.touch(target, going)
+        self._make_room(target)
         return rows[~admitted]

@@ -9,13 +9,12 @@ from numpy.typing import NDArray
 
 from kvstore.core.ports import RowSource, Use
 from kvstore.core.types import Rows, Tier
+from kvstore.policy.order import UseOrder
 
 __all__ = ["Lru"]
 
 # Rows looked at together; the scan goes on until it has enough or has seen all.
 WINDOW = 256
-# No place in a log, which begins at 1: so tables of tiers that there are not take no memory.
-NEVER = 0
 
 
 class Lru:
@@ -24,11 +23,11 @@ class Lru:
     learns = False
 
     def begin(self, capacity: int) -> None:
-        self._orders = tuple(_Order(capacity) for _ in Tier)
+        self._orders = tuple(UseOrder(capacity) for _ in Tier)
         self._capacity = capacity
         # Whether any is: where none is, nothing of it costs, and where none ever was, it takes no memory.
         self._has_favoured = False
-        self._favoured_orders: tuple[_Order, ...] = ()
+        self._favoured_orders: tuple[UseOrder, ...] = ()
         self._favoured = np.empty(0, np.bool_)
         self._priority = np.empty(0, np.int32)
 
@@ -55,7 +54,7 @@ class Lru:
 
     def favour(self, rows: Rows, priorities: NDArray[np.int32]) -> None:
         if not self._favoured_orders:
-            self._favoured_orders = tuple(_Order(self._capacity) for _ in Tier)
+            self._favoured_orders = tuple(UseOrder(self._capacity) for _ in Tier)
             self._favoured = np.zeros(self._capacity, np.bool_)
             self._priority = np.zeros(self._capacity, np.int32)
         self._favoured[rows], self._priority[rows] = True, priorities
@@ -85,58 +84,3 @@ class Lru:
             favoured = favoured[np.argsort(self._priority[favoured], kind="stable")]
             victims = removable(np.concatenate([candidates, favoured]))
         return victims[:count]
-
-
-class _Order:
-    """Each use is appended to a log; an entry counts as long as it is its row's last one.
-
-    So a use costs three numpy calls, however many rows it names, and nothing is ever searched.
-    """
-
-    def __init__(self, capacity: int) -> None:
-        # When it is full, what counts is moved to the front: at the most half of it.
-        self._log = np.zeros(1 + 2 * capacity, np.int32)
-        self._begin = self._end = 1
-        # Where in the log each row's last use stands.
-        self._place = np.zeros(capacity, np.int32)
-
-    def append(self, rows: Rows) -> None:
-        if self._end + rows.size > self._log.size:
-            self._compact()
-        begin, self._end = self._end, self._end + rows.size
-        self._log[begin : self._end] = rows
-        self._place[rows] = np.arange(begin, self._end, dtype=np.int32)
-
-    def remove(self, rows: Rows) -> None:
-        self._place[rows] = NEVER
-
-    def move_to(self, other: "_Order", rows: Rows) -> None:
-        """Of these rows those that are here stand last in the other order from now on."""
-        rows = rows[self._place[rows] != NEVER]
-        self.remove(rows)
-        other.append(rows)
-
-    def all(self) -> Rows:
-        return self._counting(self._begin, self._end)
-
-    def first(self, count: int) -> Rows:
-        """The `count` oldest rows, or all if there are fewer."""
-        rows = self._counting(self._begin, min(self._begin + count, self._end))
-        end = self._begin + count
-        while len(rows) < count and end < self._end:
-            # Half of a log that was never compacted may count no more; so this ends soon.
-            begin, end = end, min(2 * end - self._begin, self._end)
-            rows = np.concatenate([rows, self._counting(begin, end)])
-        if rows.size:
-            self._begin = int(self._place[rows[0]])
-        return rows[:count]
-
-    def _counting(self, begin: int, end: int) -> Rows:
-        rows = self._log[begin:end].astype(np.intp)
-        counting: Rows = rows[self._place[rows] == np.arange(begin, end, dtype=np.int32)]
-        return counting
-
-    def _compact(self) -> None:
-        rows = self._counting(self._begin, self._end)
-        self._begin, self._end = 1, 1
-        self.append(rows)

@@ -1,0 +1,70 @@
+"""A block is worth no less than any that hangs on it: without it, they can't be read.
+
+    W(b) = max(worth(b), W(c) for each child c of b)
+
+Blocks that a request used stand together in the order of use, from the tail of its chain to its head, so most of it is
+one running maximum, in all runs at once. What is left are the places where a run hangs on one that was used later.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvstore.core.types import Rows
+
+__all__ = ["ChainWorth"]
+
+NO_ROW = -1
+# Worths as whole numbers, exact where they are compared, with room above them for the number of the run.
+SCALE_BITS = 40
+# Runs that hang on runs that hang on runs: deeper than that they are rarely, and then one is a little off.
+PASSES_MAX = 4
+
+
+class ChainWorth:
+    """By row: the parent, and the number of its last use."""
+
+    def __init__(self, capacity: int) -> None:
+        self._parent = np.full(capacity, NO_ROW, np.intp)
+        self._use = np.zeros(capacity, np.int64)
+        self._use_count = 0
+        # By row: its place among those that are looked at; else, of an earlier look.
+        self._looked_at = np.zeros(capacity, np.intp)
+
+    def used(self, chain: Rows) -> None:
+        """Head first."""
+        self._use_count += 1
+        self._use[chain] = self._use_count
+        self._parent[chain[1:]], self._parent[chain[:1]] = chain[:-1], NO_ROW
+
+    def worth(self, rows: Rows, own: NDArray[np.float64]) -> NDArray[np.int64]:
+        """W of each row among these, on a scale of its own, given what each is worth by itself."""
+        most = float(own.max(initial=0.0))
+        if most == 0.0:
+            return np.zeros(rows.size, np.int64)
+        worth = (own * (2**SCALE_BITS / most)).astype(np.int64)
+        uses = self._use[rows]
+        starts = np.empty(rows.size, np.int64)
+        starts[:1], starts[1:] = 0, uses[1:] != uses[:-1]
+        run = np.cumsum(starts)
+        floor = run << (SCALE_BITS + 1)
+        below, above = self._joints(rows, run)
+        for _ in range(PASSES_MAX):
+            worth = np.maximum.accumulate(floor + worth) - floor
+            before = worth[above]
+            if (before >= worth[below]).all():
+                break
+            np.maximum.at(worth, above, worth[below])
+        else:
+            worth = np.maximum.accumulate(floor + worth) - floor
+        return worth
+
+    def _joints(self, rows: Rows, run: NDArray[np.int64]) -> tuple[Rows, Rows]:
+        """Places of rows whose parent is in another run, and of these parents."""
+        self._looked_at[rows] = np.arange(rows.size)
+        parents = self._parent[rows]
+        places = self._looked_at[parents]
+        joins = (parents != NO_ROW) & (places < rows.size)
+        below = np.flatnonzero(joins)
+        above = places[below]
+        joins = (rows[above] == parents[below]) & (run[above] != run[below])
+        return below[joins], above[joins]

@@ -1,0 +1,86 @@
+"""The order of use of rows, kept as a log: each use is appended, and an entry counts as long as it is its row's
+last one. So a use costs three numpy calls, however many rows it names, and nothing is ever searched.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvstore.core.types import Rows
+
+__all__ = ["NEVER", "UseOrder"]
+
+# No place in a log, which begins at 1: so tables of tiers that there are not take no memory.
+NEVER = 0
+
+
+class UseOrder:
+    """Of the rows of one tier, oldest first."""
+
+    def __init__(self, capacity: int) -> None:
+        # When it is full, what counts is moved to the front: at the most half of it.
+        self._log = np.zeros(1 + 2 * capacity, np.int32)
+        self._begin = self._end = 1
+        # Where in the log each row's last use stands.
+        self._place = np.zeros(capacity, np.int32)
+
+    def append(self, rows: Rows) -> None:
+        if self._end + rows.size > self._log.size:
+            self._compact()
+        begin, self._end = self._end, self._end + rows.size
+        self._log[begin : self._end] = rows
+        self._place[rows] = np.arange(begin, self._end, dtype=np.int32)
+
+    def remove(self, rows: Rows) -> None:
+        self._place[rows] = NEVER
+
+    def move_to(self, other: "UseOrder", rows: Rows) -> None:
+        """Of these rows those that are here stand last in the other order from now on."""
+        rows = rows[self._place[rows] != NEVER]
+        self.remove(rows)
+        other.append(rows)
+
+    def places(self, rows: Rows) -> NDArray[np.int32]:
+        """Where each row stands: another place after each use, until the log is compacted; NEVER, if it is
+        not here."""
+        places: NDArray[np.int32] = self._place[rows]
+        return places
+
+    def all(self) -> Rows:
+        return self._counting(self._begin, self._end)
+
+    def first(self, count: int) -> Rows:
+        """The `count` oldest rows, or all if there are fewer."""
+        rows = self._counting(self._begin, min(self._begin + count, self._end))
+        end = self._begin + count
+        while len(rows) < count and end < self._end:
+            # Half of a log that was never compacted may count no more; so this ends soon.
+            begin, end = end, min(2 * end - self._begin, self._end)
+            rows = np.concatenate([rows, self._counting(begin, end)])
+        if rows.size:
+            self._begin = int(self._place[rows[0]])
+        return rows[:count]
+
+    def sample(self, count: int, turn: int, runs: int) -> Rows:
+        """About `count` rows in `runs` pieces, evenly from old to new; all, if there are no more. Other `turn`s
+        bring other pieces. Whole pieces, for blocks of a chain stand together."""
+        span = self._end - self._begin
+        if span <= count:
+            return self.all()
+        piece = count // runs
+        # Multiples of the golden ratio fill the span evenly, whatever the number of turns.
+        offset = int((turn * 0.6180339887498949 % 1.0) * span)
+        starts = offset + np.arange(runs) * (span // runs)
+        places = ((starts[:, None] + np.arange(piece)).ravel() % span) + self._begin
+        rows = self._log[places].astype(np.intp)
+        counting: Rows = rows[self._place[rows] == places]
+        return counting
+
+    def _counting(self, begin: int, end: int) -> Rows:
+        rows = self._log[begin:end].astype(np.intp)
+        counting: Rows = rows[self._place[rows] == np.arange(begin, end, dtype=np.int32)]
+        return counting
+
+    def _compact(self) -> None:
+        rows = self._counting(self._begin, self._end)
+        self._begin, self._end = 1, 1
+        self.append(rows)

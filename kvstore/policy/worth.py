@@ -1,0 +1,189 @@
+"""Eviction by worth: what is expected to be read the least, for each second that it takes a frame, goes first.
+
+What comes back, and when, is learned as it happens (`returns.py`), by kinds of uses (`kinds.py`), of cached blocks as of
+evicted ones (`ghosts.py`). Nothing has to be told for that but the uses. That a session is over is taken as a fact: what
+nobody else has used is worth nothing then.
+
+A block is worth no less than what hangs on it (`chain_worth.py`): so a chain is evicted from its tail.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvstore.core.ports import RowSource, Use
+from kvstore.core.types import Rows, Tier
+from kvstore.policy.chain_worth import ChainWorth
+from kvstore.policy.ghosts import Ghosts
+from kvstore.policy.kinds import UNKNOWN, Kinds, doublings
+from kvstore.policy.order import UseOrder
+from kvstore.policy.returns import Returns
+
+__all__ = ["Worth"]
+
+# Rows of a tier that are judged together; of these, one in so many may go before others are looked at.
+JUDGED_MIN = 8192
+JUDGED_PER_VICTIM = 32
+POOL_PARTS = 32
+SAMPLE_RUNS = 32
+# Shares of a prompt that are new: buckets.
+NEW_EDGES = np.array([0.05, 0.2, 0.6, 1.0])
+# The kind of blocks of sessions that are over: worth nothing.
+RETIRED = np.int16(-1)
+
+
+class Worth:
+    def begin(self, capacity: int) -> None:
+        self._kinds = Kinds()
+        self.returns = Returns(self._kinds)
+        self._ghosts = Ghosts(capacity)
+        self._now = 0.0
+        # By row, at its last use: the kind that it counts as, the time, and whether other chains use it.
+        self._kind = np.full(capacity, UNKNOWN, np.int16)
+        self._time = np.zeros(capacity)
+        self._is_shared = np.zeros(capacity, np.bool_)
+        self.chains = ChainWorth(capacity)
+        self._tiers = tuple(_Candidates(capacity) for _ in Tier)
+        self._is_favoured = np.zeros(capacity, np.bool_)
+        self._priority = np.zeros(capacity, np.int32)
+        self._has_favoured = False
+
+    # ------------------------------------------------------------------ what is told
+
+    def use(self, use: Use) -> None:
+        if not use.rows.size:
+            return
+        self._now = now = max(self._now, use.time)
+        ghosts, returns = self._ghosts, self.returns
+        places, is_known = ghosts.find(use.hashes)
+        known = use.rows.size - int(is_known[::-1].argmax()) if is_known.any() else 0
+        old = places[is_known]
+        returns.read(ghosts.kind[old], now - ghosts.time[old])
+        turn, gap = self._turn(places[:known], now)
+        uses = np.where(is_known, ghosts.uses[places] + np.int32(1), np.int32(0))
+        request = (
+            min(turn, 7),
+            doublings(use.prompt_tokens, 1000),
+            doublings(use.answer_tokens, 32),
+            1 + doublings(gap, 4, 7) if turn else 0,
+            int(np.searchsorted(NEW_EDGES, 1 - known / use.rows.size, side="right")),
+        )
+        kinds = self._kinds.of(request, uses)
+        returns.used(now, kinds)
+        is_shared = is_known & ghosts.is_shared[places]
+        if not turn:
+            is_shared[:known] = True
+        ghosts.put(places, use.hashes)
+        ghosts.time[places], ghosts.kind[places], ghosts.uses[places] = now, kinds, uses
+        ghosts.turn[places], ghosts.length[places] = turn, use.rows.size
+        ghosts.is_shared[places] = is_shared
+        rows = use.rows
+        self._time[rows], self._kind[rows] = now, kinds
+        self.chains.used(rows)
+        self._is_shared[rows] = is_shared
+
+    def touch(self, tier: Tier, rows: Rows) -> None:
+        self._tiers[tier].order.append(rows)
+
+    def forget(self, tier: Tier, rows: Rows) -> None:
+        self._tiers[tier].order.remove(rows)
+
+    def evicted(self, tier: Tier, rows: Rows) -> None:
+        """What was used is remembered from its use on."""
+
+    def retire(self, rows: Rows) -> None:
+        self._kind[rows[~self._is_shared[rows]]] = RETIRED
+        for candidates in self._tiers:
+            candidates.look_again()
+
+    def favour(self, rows: Rows, priorities: NDArray[np.int32]) -> None:
+        self._is_favoured[rows], self._priority[rows] = True, priorities
+        self._has_favoured |= rows.size > 0
+
+    def unfavour(self, rows: Rows) -> None:
+        self._is_favoured[rows] = False
+        self._has_favoured = self._has_favoured and bool(self._is_favoured.any())
+
+    # ------------------------------------------------------------------ what is asked
+
+    def victims(self, tier: Tier, count: int, removable: RowSource) -> Rows:
+        return self._tiers[tier].victims(count, removable, self)
+
+    def worth(self, rows: Rows) -> NDArray[np.float64]:
+        """Of each block, now: reads for each second in a frame."""
+        kinds = self._kind[rows]
+        retired = kinds == RETIRED
+        worth = self.returns.worth(np.where(retired, np.int16(UNKNOWN), kinds), self._now - self._time[rows])
+        worth[retired] = 0.0
+        return worth
+
+    def chance(self, rows: Rows) -> NDArray[np.float64]:
+        """That each block is read again at all."""
+        kinds = self._kind[rows]
+        retired = kinds == RETIRED
+        chance = self.returns.chance(np.where(retired, np.int16(UNKNOWN), kinds), self._now - self._time[rows])
+        chance[retired] = 0.0
+        return chance
+
+    def plain(self, rows: Rows) -> Rows:
+        """Those that are not favoured."""
+        return rows[~self._is_favoured[rows]] if self._has_favoured else rows
+
+    def favoured_last(self, rows: Rows) -> Rows:
+        """In their order, but what is favoured behind all else, by priority."""
+        if not self._has_favoured:
+            return rows
+        ranks = np.where(self._is_favoured[rows], self._priority[rows].astype(np.int64), np.iinfo(np.int64).min)
+        return rows[np.argsort(ranks, kind="stable")]
+
+    # ------------------------------------------------------------------ helpers
+
+    def _turn(self, known: NDArray[np.intp], now: float) -> tuple[int, float]:
+        """How many turns a request goes on from, and the seconds since the last. It goes on from an earlier
+        one if it holds all of that, but for a last block that was not full; a lone block is anybody's."""
+        if known.size < 2:
+            return 0, 0.0
+        last = known[-1]
+        if known.size < self._ghosts.length[last] - 1:
+            return 0, 0.0
+        return int(self._ghosts.turn[last]) + 1, now - float(self._ghosts.time[last])
+
+
+class _Candidates:
+    """Of one tier: its rows, and those found to be of the least worth lately."""
+
+    def __init__(self, capacity: int) -> None:
+        self.order = UseOrder(capacity)
+        # And where they stood then in the order: who stands there no more was used since, or has gone.
+        self._pool = np.empty(0, np.intp)
+        self._places = np.empty(0, np.int32)
+        self._turn = 0
+
+    def look_again(self) -> None:
+        self._pool, self._places = self._pool[:0], self._places[:0]
+
+    def victims(self, count: int, removable: RowSource, policy: Worth) -> Rows:
+        unused = self.order.places(self._pool) == self._places
+        pool = self._pool = self._pool[unused]
+        self._places = self._places[unused]
+        if pool.size >= count:
+            victims = removable(policy.plain(pool))
+            if victims.size >= count:
+                return victims[:count]
+        judged = max(JUDGED_MIN, JUDGED_PER_VICTIM * count)
+        self._turn += 1
+        rows = policy.plain(self.order.sample(judged, self._turn, SAMPLE_RUNS))
+        self._pool = self._least(rows, max(2 * count, rows.size // POOL_PARTS), policy)
+        self._places = self.order.places(self._pool)
+        victims = removable(self._pool)
+        if victims.size < count:
+            rows = self.order.all()
+            victims = removable(policy.favoured_last(self._least(rows, rows.size, policy)))
+        return victims[:count]
+
+    def _least(self, rows: Rows, count: int, policy: Worth) -> Rows:
+        """Of the least worth first; of equal worth in the order of use, so tails before heads."""
+        worth = policy.chains.worth(rows, policy.worth(rows))
+        if count < rows.size:
+            least = np.flatnonzero(worth <= np.partition(worth, count)[count])
+            rows, worth = rows[least], worth[least]
+        return rows[np.argsort(worth, kind="stable")][:count]
