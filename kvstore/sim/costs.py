@@ -6,6 +6,7 @@ What is told need not be what is so. The store may decide badly by it, but never
 import random
 
 from kvstore.core.calls import SetCosts
+from kvstore.core.store import Store
 from kvstore.core.types import LinkCost, StepNumber, StepTiming
 from kvstore.sim.config import SimConfig
 from kvstore.sim.world import World
@@ -14,7 +15,8 @@ __all__ = ["Costs", "Timings"]
 
 # Of prefill: a step by itself, a token, and a token of context.
 STEP_SECONDS, TOKEN_SECONDS, CONTEXT_SECONDS = 1e-3, 2e-3, 1e-5
-CHANGE_SHARE = 0.05
+CHANGE_SHARE = 0.3
+TOLD_TIMES = 4
 
 
 class Costs:
@@ -23,15 +25,19 @@ class Costs:
     def __init__(self, world: World, config: SimConfig) -> None:
         self._world = world
         self._config = config
+        # A store that has just started is told at once.
+        self._told: Store | None = None
 
     def tick(self) -> None:
         if not self._config.by_cost:
             return
         now = self._world.time
         rng = random.Random(f"{self._config.seed} costs {now!r}")
-        if rng.random() >= CHANGE_SHARE:
+        changes = rng.random() < CHANGE_SHARE
+        if not changes and self._told is self._world.store:
             return
-        factor = 10 ** rng.uniform(-2, 2)
+        self._told = self._world.store
+        factor = 10 ** rng.uniform(-2, 1)
         links = tuple(
             LinkCost(
                 source=source,
@@ -54,13 +60,14 @@ class Timings:
         self._pieces.setdefault(step, []).append((before, count))
 
     def take(self, completed: int) -> tuple[StepTiming, ...]:
-        told = [step for step in self._pieces if step <= completed][:64]
-        return tuple([_timing(step, self._pieces.pop(step)) for step in told])
+        """Each piece as a step of its own and several times: such short runs tell too little otherwise."""
+        told = [step for step in self._pieces if step <= completed]
+        timings = [_timing(step, *piece) for step in told for piece in self._pieces.pop(step)]
+        return tuple((timings * TOLD_TIMES)[:64])
 
 
-def _timing(step: int, pieces: list[tuple[int, int]]) -> StepTiming:
-    tokens = sum(count for _, count in pieces)
-    context = sum(before * count + count * count // 2 for before, count in pieces)
+def _timing(step: int, before: int, tokens: int) -> StepTiming:
+    context = before * tokens + tokens * tokens // 2
     return StepTiming(
         step=StepNumber(step),
         prefill_tokens=tokens,
