@@ -21,7 +21,7 @@ COMMANDS = {
     "serve": "Run the service until SIGTERM or Ctrl-C.",
     "status": "Show tiers, links, hits and engines of a running service, and what to do about what is wrong.",
     "health": "Ask whether the service takes work.",
-    "explain": "Show what was decided of a session or a sequence, and the figures that it rested on.",
+    "explain": "Print what was decided, the latest last: swap or drop, load or compute, evictions, writes to disk.",
     "watch": "Print events as they happen: sequences, blocks by tier, pressure, engines that are gone.",
     "limits": "Show, and set, rate limits and watermarks of a running service.",
     "forget": "Forget what is cached, in every tier, disk included.",

@@ -51,8 +51,8 @@ def serve(
     lease: Annotated[float, typer.Option(help="Seconds until a silent engine counts as dead.")] = 10.0,
     engines_max: Annotated[int, typer.Option(help="Engines attached at once.")] = 64,
     eviction_policy: Annotated[
-        str, typer.Option(help="What goes first where room is short: lru, lfu, arc or s3-fifo.")
-    ] = "lru",
+        str, typer.Option(help="What goes first where room is short: worth, lru, lfu, arc or s3-fifo.")
+    ] = "worth",
     swap_policy: Annotated[
         str,
         typer.Option(help="What decides between drop and swap: cost (of prefill and links), or length."),

@@ -131,6 +131,11 @@ class StoreConfig:
         return max(0.0, 1 - sum(self.tenant_shares.values())) / others
 
     @property
+    def frames(self) -> tuple[int, int, int]:
+        """By tier."""
+        return self.gpu_frames, self.cpu_frames, self.disk_frames
+
+    @property
     def session_keys_max(self) -> int:
         """Keys that all sessions together may name: so many that each block in any tier could be two's."""
         return 2 * (self.gpu_frames + self.cpu_frames + self.disk_frames)

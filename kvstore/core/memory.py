@@ -44,7 +44,7 @@ class Memory:
         self.block_tokens = config.block_tokens
         # Of the event that is being handled.
         self.now = 0.0
-        sizes = (config.gpu_frames, config.cpu_frames, config.disk_frames)
+        sizes = config.frames
         self.blocks = Blocks(sum(sizes))
         self.pools = tuple(FramePool(size) for size in sizes)
         # The tiers below the GPU that there are.

@@ -37,12 +37,11 @@ class Shares:
         by_id = sorted((tenant, name) for name, tenant in config.tenants.items())
         self._ids = np.array([tenant for tenant, _ in by_id], np.int64)
         shares = [config.share_of(name) for _, name in by_id]
-        sizes = (config.gpu_frames, config.cpu_frames, config.disk_frames)
         # By tier and place: frames that nobody else takes, and frames that the tenant has.
         self.guaranteed = tuple(
-            np.array([*(int(share * size) for share in shares), 0], np.int64) for size in sizes
+            np.array([*(int(share * size) for share in shares), 0], np.int64) for size in config.frames
         )
-        self.used = tuple(np.zeros(len(by_id) + 1, np.int64) for _ in sizes)
+        self.used = tuple(np.zeros(len(by_id) + 1, np.int64) for _ in config.frames)
 
     def are_ones(self, domains: Sequence[tuple[DomainId, int]]) -> bool:
         """Whether all of these are the same tenant's."""

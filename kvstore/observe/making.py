@@ -9,13 +9,14 @@ from kvstore.core.errors import JournalInvalid
 from kvstore.core.ports import EvictionPolicy, SwapPolicy
 from kvstore.core.store import Store
 from kvstore.observe.records import FORMAT, Heading, Policy
-from kvstore.policy.choices import EVICTION_POLICIES
+from kvstore.policy.choices import EVICTION_POLICIES, make_eviction
 from kvstore.policy.cost import CostModel
 from kvstore.policy.swap import LengthThreshold
 
 __all__ = ["heading_of", "make_store"]
 
-EVICTIONS = {policy.__name__: policy for policy in EVICTION_POLICIES.values()}
+# By the names of their classes, the names under which they are chosen.
+EVICTIONS = {policy.__name__: name for name, policy in EVICTION_POLICIES.items()}
 SWAP_POLICIES: dict[str, type[CostModel | LengthThreshold]] = {
     "CostModel": CostModel,
     "LengthThreshold": LengthThreshold,
@@ -47,21 +48,21 @@ def heading_of(
 
 
 def make_store(heading: Heading) -> Store:
-    return Store(heading.config, _make_eviction(heading.eviction), _make_swap(heading.swap))
+    return Store(heading.config, _make_eviction(heading.eviction, heading.config), _make_swap(heading.swap))
 
 
 def _describe_eviction(policy: EvictionPolicy) -> Policy:
     """It has no parameters; what it has learnt comes with the events, once more."""
     name = type(policy).__name__
-    if EVICTIONS.get(name) is not type(policy):
+    if type(policy) not in EVICTION_POLICIES.values():
         raise _unknown(name)
     return Policy(name=name)
 
 
-def _make_eviction(policy: Policy) -> EvictionPolicy:
+def _make_eviction(policy: Policy, config: StoreConfig) -> EvictionPolicy:
     if policy.name not in EVICTIONS or policy.parameters:
         raise _unknown(policy.name)
-    return EVICTIONS[policy.name]()
+    return make_eviction(EVICTIONS[policy.name], config.frames)
 
 
 def _describe_swap(policy: SwapPolicy) -> Policy:

@@ -1,13 +1,27 @@
 """Policies of eviction by the names under which they are chosen."""
 
+from collections.abc import Sequence
+
 from kvstore.core.ports import EvictionPolicy
+from kvstore.policy.arc import Arc
 from kvstore.policy.eviction import Lru
 from kvstore.policy.lfu import LfuAgeing
+from kvstore.policy.s3fifo import S3Fifo
+from kvstore.policy.worth import Worth
 
-__all__ = ["EVICTION_DEFAULT", "EVICTION_POLICIES"]
+__all__ = ["EVICTION_DEFAULT", "EVICTION_POLICIES", "make_eviction"]
 
-EVICTION_POLICIES: dict[str, type[EvictionPolicy]] = {
+EVICTION_POLICIES: dict[str, type[Worth | Lru | LfuAgeing | Arc | S3Fifo]] = {
+    "worth": Worth,
     "lru": Lru,
     "lfu": LfuAgeing,
+    "arc": Arc,
+    "s3-fifo": S3Fifo,
 }
-EVICTION_DEFAULT = "lru"
+EVICTION_DEFAULT = "worth"
+
+
+def make_eviction(name: str, frames: Sequence[int]) -> EvictionPolicy:
+    """A new one, for tiers of so many frames, the GPU's first."""
+    policy = EVICTION_POLICIES[name]
+    return policy(frames) if issubclass(policy, Arc | S3Fifo) else policy()

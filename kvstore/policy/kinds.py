@@ -39,9 +39,7 @@ class Kinds:
         # By request and place in it: the kind, or UNKNOWN as long as there was none.
         self._kind = np.zeros((REQUESTS_MAX, PLACES), np.int16)
 
-    def of(
-        self, request: Request, uses: NDArray[np.int32]
-    ) -> NDArray[np.int16]:
+    def of(self, request: Request, uses: NDArray[np.int32]) -> NDArray[np.int16]:
         """Of the blocks of a request, head first, used so often before."""
         depth = np.arange(uses.size)
         places = np.searchsorted(USES_EDGES, uses, side="right") * 4

@@ -32,6 +32,8 @@ RETIRED = np.int16(-1)
 
 
 class Worth:
+    learns = True
+
     def begin(self, capacity: int) -> None:
         self._kinds = Kinds()
         self.returns = Returns(self._kinds)
@@ -120,7 +122,9 @@ class Worth:
         """That each block is read again at all."""
         kinds = self._kind[rows]
         retired = kinds == RETIRED
-        chance = self.returns.chance(np.where(retired, np.int16(UNKNOWN), kinds), self._now - self._time[rows])
+        chance = self.returns.chance(
+            np.where(retired, np.int16(UNKNOWN), kinds), self._now - self._time[rows]
+        )
         chance[retired] = 0.0
         return chance
 
@@ -132,7 +136,9 @@ class Worth:
         """In their order, but what is favoured behind all else, by priority."""
         if not self._has_favoured:
             return rows
-        ranks = np.where(self._is_favoured[rows], self._priority[rows].astype(np.int64), np.iinfo(np.int64).min)
+        ranks = np.where(
+            self._is_favoured[rows], self._priority[rows].astype(np.int64), np.iinfo(np.int64).min
+        )
         return rows[np.argsort(ranks, kind="stable")]
 
     # ------------------------------------------------------------------ helpers

@@ -19,7 +19,7 @@ from kvstore.core.store import Store
 from kvstore.core.types import StoredKey, StoredSession
 from kvstore.observe.journal import Journal
 from kvstore.observe.making import heading_of
-from kvstore.policy.choices import EVICTION_POLICIES
+from kvstore.policy.choices import make_eviction
 from kvstore.policy.cost import CostModel
 from kvstore.policy.swap import LengthThreshold
 from kvstore.server.clock import now, wall_now
@@ -75,7 +75,7 @@ class FirstAttach:
     async def _make(self, layout: Layout, frames: FrameCounts) -> RunningStore:
         parts = self._parts
         config = self._store_config(layout, frames)
-        eviction = EVICTION_POLICIES[parts.config.eviction_policy]()
+        eviction = make_eviction(parts.config.eviction_policy, config.frames)
         swap = SWAP_POLICIES[parts.config.swap_policy](parts.config.drop_tokens_max)
         pools = await make_pools(layout, frames)
         try:

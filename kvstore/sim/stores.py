@@ -5,7 +5,7 @@ import math
 from kvstore.core.config import StoreConfig
 from kvstore.core.store import Store
 from kvstore.core.types import TenantId
-from kvstore.policy.choices import EVICTION_POLICIES
+from kvstore.policy.choices import EVICTION_POLICIES, make_eviction
 from kvstore.policy.cost import CostModel
 from kvstore.policy.swap import LengthThreshold
 from kvstore.sim.config import SimConfig
@@ -13,6 +13,8 @@ from kvstore.sim.texts import BLOCK_TOKENS
 
 __all__ = ["TENANTS", "make_store", "store_of"]
 
+# A run of a simulator names one by its place; the first is the plainest, which tests of the core rest on.
+EVICTIONS = ("lru", *(name for name in EVICTION_POLICIES if name != "lru"))
 TENANTS = {"a": TenantId(1), "b": TenantId(2)}
 
 
@@ -56,7 +58,7 @@ def make_store(
         background_wait_seconds=background_wait_seconds,
     )
     policy = CostModel(drop_tokens_max) if by_cost else LengthThreshold(drop_tokens_max)
-    return Store(config, [*EVICTION_POLICIES.values()][eviction](), policy)
+    return Store(config, make_eviction(EVICTIONS[eviction], config.frames), policy)
 
 
 def store_of(config: SimConfig, disk_share: float = 1.0) -> Store:
