@@ -9,7 +9,7 @@ from kvstore.core.config import StoreConfig
 from kvstore.core.lanes import Lane, Lanes
 from kvstore.core.late import LateFrames
 from kvstore.core.memory import Memory
-from kvstore.core.types import ASKED, COPY, CPU, DISK, GPU, LOAD, PREFETCH, READ, Tier
+from kvstore.core.types import ASKED, BACKGROUND, COPY, CPU, DISK, GPU, LOAD, PREFETCH, READ, Tier
 
 __all__ = ["Choosing"]
 
@@ -38,7 +38,7 @@ class Choosing:
         if lane.link == READ:
             return self._next_read(rows, lane)
         if lane.link == COPY:
-            return self._next_copy(rows, lane)
+            return self._next_copy(rows)
         return self._next_write(rows, lane)
 
     def take_refused(self) -> Rows:
@@ -94,7 +94,7 @@ class Choosing:
         lane.put_back(rows[fitting.size :])
         return fitting
 
-    def _next_copy(self, rows: Rows, lane: Lane) -> Rows:
+    def _next_copy(self, rows: Rows) -> Rows:
         """Swapped sequences have their CPU frames already. Cached blocks get theirs as there is room:
         those on their way to disk wait for it, others are let go."""
         blocks = self._memory.blocks
@@ -116,8 +116,9 @@ class Choosing:
         waiting = blocks.to_disk[lacking]
         self._memory.blocks_shed[CPU] += int(np.count_nonzero(~waiting))
         lacking = lacking[waiting]
+        # Also where a swap had asked for them that is over: nobody needs them any more.
         blocks.queued[GPU][lacking] = True
-        lane.put_back(lacking)
+        self._lanes[COPY, BACKGROUND].put_back(lacking)
         return np.concatenate([swapped, fitting])
 
     def _next_write(self, rows: Rows, lane: Lane) -> Rows:
