@@ -20,6 +20,15 @@ SIZES: list[dict[str, float]] = [
         "engines": 4,
         "ranks": 4,
     },
+    # Many writes under way, of a block each, and many of them fail.
+    {
+        "gpu_frames": 24,
+        "cpu_frames": 24,
+        "disk_frames": 40,
+        "transfer_blocks_max": 1,
+        "writes_max": 3,
+        "fail_share": 0.3,
+    },
     # Much on disk, little above it, and a disk that is often stuck and finds bad blocks by itself.
     {
         "gpu_frames": 24,
@@ -43,3 +52,8 @@ def test_case_1_28_no_sequence_ever_reads_anothers_tokens(seed: int, sizes: dict
         pytest.fail(report(result, shrink(result)), pytrace=False)
     assert isinstance(result, Passed)
     assert result.reads > 0
+
+
+def test_what_a_swap_had_asked_for_waits_with_all_else_when_it_is_only_cache() -> None:
+    """It was put back among what somebody waits for, and was in no lane for those who look at its own."""
+    assert isinstance(attempt_seed(93, 300), Passed)
