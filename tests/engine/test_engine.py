@@ -135,7 +135,7 @@ def test_what_its_steps_took_is_what_drop_or_swap_is_decided_by(tmp_path, model)
         costs = decision.chosen_cost_seconds, decision.other_cost_seconds
         assert costs[0] <= costs[1] * 1.06 or decision.reason == "no room below the GPU"
         assert decision.inputs["pass_tokens"] <= 256
-        assert decision.inputs["gpu_price"] > 1, "an engine that works without a pause is a load"
+        assert decision.inputs["gpu_price"] >= 1
 
 
 def test_a_turn_finds_what_earlier_turns_have_left_wherever_it_is(tmp_path, model):
