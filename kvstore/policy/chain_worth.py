@@ -27,6 +27,8 @@ class ChainWorth:
         self._parent = np.full(capacity, NO_ROW, np.intp)
         self._use = np.zeros(capacity, np.int64)
         self._use_count = 0
+        # Whether something that hangs on it was kept in the tier below.
+        self._is_needed = np.zeros(capacity, np.bool_)
         # By row: its place among those that are looked at; else, of an earlier look.
         self._looked_at = np.zeros(capacity, np.intp)
 
@@ -34,10 +36,25 @@ class ChainWorth:
         """Head first."""
         self._use_count += 1
         self._use[chain] = self._use_count
-        self._parent[chain[1:]], self._parent[chain[:1]] = chain[:-1], NO_ROW
+        parents = np.concatenate([[NO_ROW], chain[:-1]])
+        # What has another parent than before is another block in the same row.
+        self._is_needed[chain[self._parent[chain] != parents]] = False
+        self._parent[chain] = parents
 
-    def worth(self, rows: Rows, own: NDArray[np.float64]) -> NDArray[np.int64]:
-        """W of each row among these, on a scale of its own, given what each is worth by itself."""
+    def keep(self, rows: Rows, wanted: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Which of these to keep below, tails first: the wanted, and what earlier ones that were kept hang on."""
+        kept: NDArray[np.bool_] = wanted | self._is_needed[rows]
+        parents = self._parent[rows[kept]]
+        self._is_needed[parents[parents != NO_ROW]] = True
+        return kept
+
+    def greatest(self, rows: Rows, own: NDArray[np.float64]) -> NDArray[np.float64]:
+        """W of each row among these, given what each has by itself, which is not below zero."""
+        most = float(own.max(initial=0.0))
+        return self.ranks(rows, own) * (most / 2**SCALE_BITS)
+
+    def ranks(self, rows: Rows, own: NDArray[np.float64]) -> NDArray[np.int64]:
+        """The same on a scale of these rows' own, exact enough that equals stay equal."""
         most = float(own.max(initial=0.0))
         if most == 0.0:
             return np.zeros(rows.size, np.int64)

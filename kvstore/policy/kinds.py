@@ -7,7 +7,7 @@ A kind is one combination of buckets that has occurred. How soon blocks of a kin
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["FEATURES", "KINDS_MAX", "LEVELS", "UNKNOWN", "Kinds", "doublings"]
+__all__ = ["FEATURES", "KINDS_MAX", "LEVELS", "UNKNOWN", "Kinds", "bucket"]
 
 # Of the request: its turn, tokens of prompt and of answer, time since the turn before, how much of it is new. Of the
 # block: how often it was used before, its depth in the chain and its distance from the tail.
@@ -15,7 +15,7 @@ FEATURES = 8
 # Buckets of a feature, at the most.
 LEVELS = 8
 # Combinations that are told apart; of one that comes later its request is taken for one of its turn alone.
-KINDS_MAX = 16384
+KINDS_MAX = 8192
 # The kind of blocks that nobody has told of.
 UNKNOWN = 0
 # Buckets of a block's four features, in one number.
@@ -72,9 +72,9 @@ class Kinds:
         return kind
 
 
-def doublings(value: float, unit: float, levels: int = LEVELS) -> int:
-    """How often the unit doubles up to the value: a bucket."""
+def bucket(value: float, first: float, factor: float, levels: int = LEVELS) -> int:
+    """0 below `first`, and one more each time that the value is `factor` times as large."""
     level = 0
-    while value >= unit and level < levels - 1:
-        value, level = value / 2, level + 1
+    while value >= first and level < levels - 1:
+        value, level = value / factor, level + 1
     return level

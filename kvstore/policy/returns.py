@@ -35,7 +35,7 @@ POOL_WEIGHT, SHAPE_WEIGHT, FACTOR_WEIGHT, KIND_WEIGHT = 300.0, 900.0, 90.0, 3000
 FACTOR_MIN, FACTOR_MAX = 0.02, 20.0
 SWEEPS = 2
 # Uses between two times that all is fitted anew, and what is left of a count after each.
-PERIOD = 64
+PERIOD = 128
 KEPT = 0.999
 # Runs of blocks of one kind that wait to come to their next age.
 RUNS_MAX = 1 << 16
@@ -50,6 +50,8 @@ class Returns:
         self._kinds = kinds
         self._read = np.zeros((KINDS_MAX, BINS))
         self._reached = np.zeros((KINDS_MAX, BINS))
+        # Blocks that left the count at that age, as it was told that they won't be read again.
+        self._ended = np.zeros((KINDS_MAX, BINS))
         # Runs of blocks as they were used, in a ring; of each bin, how many have come to its age.
         self._run_time = np.zeros(RUNS_MAX)
         self._run_kind = np.zeros(RUNS_MAX, np.int16)
@@ -68,6 +70,10 @@ class Returns:
     def read(self, kinds: NDArray[np.int16], ages: NDArray[np.float64]) -> None:
         """These were read again, so long after they were used as blocks of these kinds."""
         np.add.at(self._read, (kinds, _bins(ages)), 1.0)
+
+    def ended(self, kinds: NDArray[np.int16], ages: NDArray[np.float64]) -> None:
+        """It was told that these won't be read again: they say nothing of those of which it was not."""
+        np.add.at(self._ended, (kinds, _bins(ages)), 1.0)
 
     def used(self, time: float, kinds: NDArray[np.int16]) -> None:
         """Blocks of a chain are used, and may be read again."""
@@ -117,6 +123,7 @@ class Returns:
         count = self._kinds.count
         self._read[:count] *= KEPT
         self._reached[:count] *= KEPT
+        self._ended[:count] *= KEPT
         read, unread = self._read[:count], self._unread(count)
         levels, strata = self._flat_levels(count), self._strata(count)
         product = self._factors[levels].prod(axis=1)
@@ -157,8 +164,8 @@ class Returns:
 
     def _unread(self, count: int) -> NDArray[np.float64]:
         """E, of the kinds below `count`."""
-        read = self._read[:count]
-        return np.maximum(self._reached[:count] - (np.cumsum(read, axis=1) - read), 0.0)
+        gone = self._read[:count] + self._ended[:count]
+        return np.maximum(self._reached[:count] - (np.cumsum(gone, axis=1) - self._read[:count]), 0.0)
 
     def _flat_levels(self, count: int) -> NDArray[np.intp]:
         flat: NDArray[np.intp] = self._kinds.levels[:count] + np.arange(FEATURES) * LEVELS

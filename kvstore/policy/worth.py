@@ -14,7 +14,7 @@ from kvstore.core.ports import RowSource, Use
 from kvstore.core.types import Rows, Tier
 from kvstore.policy.chain_worth import ChainWorth
 from kvstore.policy.ghosts import Ghosts
-from kvstore.policy.kinds import UNKNOWN, Kinds, doublings
+from kvstore.policy.kinds import UNKNOWN, Kinds, bucket
 from kvstore.policy.order import UseOrder
 from kvstore.policy.returns import Returns
 
@@ -27,6 +27,8 @@ POOL_PARTS = 32
 SAMPLE_RUNS = 32
 # Shares of a prompt that are new: buckets.
 NEW_EDGES = np.array([0.05, 0.2, 0.6, 1.0])
+# Turns from here on are alike.
+TURN_MAX = 5
 # The kind of blocks of sessions that are over: worth nothing.
 RETIRED = np.int16(-1)
 
@@ -63,10 +65,10 @@ class Worth:
         turn, gap = self._turn(places[:known], now)
         uses = np.where(is_known, ghosts.uses[places] + np.int32(1), np.int32(0))
         request = (
-            min(turn, 7),
-            doublings(use.prompt_tokens, 1000),
-            doublings(use.answer_tokens, 32),
-            1 + doublings(gap, 4, 7) if turn else 0,
+            min(turn, TURN_MAX),
+            bucket(use.prompt_tokens, first=1000, factor=4),
+            bucket(use.answer_tokens, first=32, factor=2),
+            1 + bucket(gap, first=4, factor=2, levels=7) if turn else 0,
             int(np.searchsorted(NEW_EDGES, 1 - known / use.rows.size, side="right")),
         )
         kinds = self._kinds.of(request, uses)
@@ -93,7 +95,9 @@ class Worth:
         """What was used is remembered from its use on."""
 
     def retire(self, rows: Rows) -> None:
-        self._kind[rows[~self._is_shared[rows]]] = RETIRED
+        rows = rows[~self._is_shared[rows] & (self._kind[rows] != RETIRED)]
+        self.returns.ended(self._kind[rows], self._now - self._time[rows])
+        self._kind[rows] = RETIRED
         for candidates in self._tiers:
             candidates.look_again()
 
@@ -118,15 +122,15 @@ class Worth:
         worth[retired] = 0.0
         return worth
 
-    def chance(self, rows: Rows) -> NDArray[np.float64]:
-        """That each block is read again at all."""
+    def chance_with_children(self, rows: Rows) -> NDArray[np.float64]:
+        """That each block is read again at all, or one of these that hangs on it."""
         kinds = self._kind[rows]
         retired = kinds == RETIRED
         chance = self.returns.chance(
             np.where(retired, np.int16(UNKNOWN), kinds), self._now - self._time[rows]
         )
         chance[retired] = 0.0
-        return chance
+        return self.chains.greatest(rows, chance)
 
     def plain(self, rows: Rows) -> Rows:
         """Those that are not favoured."""
@@ -188,7 +192,7 @@ class _Candidates:
 
     def _least(self, rows: Rows, count: int, policy: Worth) -> Rows:
         """Of the least worth first; of equal worth in the order of use, so tails before heads."""
-        worth = policy.chains.worth(rows, policy.worth(rows))
+        worth = policy.chains.ranks(rows, policy.worth(rows))
         if count < rows.size:
             least = np.flatnonzero(worth <= np.partition(worth, count)[count])
             rows, worth = rows[least], worth[least]

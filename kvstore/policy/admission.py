@@ -1,0 +1,32 @@
+"""What is worth being written to the tier below: what is likely enough to be read again, with all it hangs on.
+
+    write b  iff  P(b is read again) >= reads a write has to bring          P by kind and age, see `returns.py`
+
+What its kind seldom reads again, as the last block of a prompt that nobody goes on from, takes no write and no room
+below; what belongs to a session that is over, none at all. A parent is admitted if a child is, or was.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvstore.core.errors import check
+from kvstore.core.types import GPU, Rows, Tier
+from kvstore.policy.worth import Worth
+
+__all__ = ["AdmitByChance"]
+
+
+class AdmitByChance:
+    """`reads_per_write`: by tier what a write there has to be expected to bring, 0 to 1; 0 admits all."""
+
+    def __init__(self, worth: Worth, reads_per_write: dict[Tier, float]) -> None:
+        self._worth = worth
+        self._reads_per_write = reads_per_write
+
+    def admits(self, target: Tier, rows: Rows) -> NDArray[np.bool_]:
+        check(target is not GPU, "nothing is written to the tier on top")
+        least = self._reads_per_write.get(target, 0.0)
+        if least <= 0.0:
+            return np.ones(rows.size, np.bool_)
+        chains = self._worth.chains
+        return chains.keep(rows, self._worth.chance_with_children(rows) >= least)
