@@ -16,14 +16,10 @@ from kvstore.server.sizes import format_bytes
 from kvstore.tiers.disk import DiskTier
 from kvstore.tiers.pool import HostPool, frame_stride_bytes
 
-__all__ = ["FrameCounts", "Pools", "count_frames", "make_pools", "transfer_blocks"]
+__all__ = ["FrameCounts", "Pools", "count_frames", "frame_bytes", "make_pools"]
 
 TRY_SECONDS = 10.0
 PAUSE_SECONDS = 0.25
-# What one transfer moves at the most: some milliseconds' work, and with it what is in flight in a link. Of
-# small blocks not so many, for each costs the core a little.
-TRANSFER_BYTES = 16 << 20
-TRANSFER_BLOCKS_MAX = 64
 
 log = logging.getLogger(__name__)
 
@@ -48,12 +44,17 @@ class Pools:
             self.cpu.close()
 
 
+def frame_bytes(layout: Layout) -> int:
+    """Of a block in a pool, on all ranks."""
+    return frame_stride_bytes(layout.block_bytes) * layout.ranks
+
+
 def count_frames(config: ServeConfig, layout: Layout, disk: DiskTier | None) -> FrameCounts:
     """Refuses a layout of which not one block fits a tier that was asked for."""
-    frame_bytes = frame_stride_bytes(layout.block_bytes) * layout.ranks
+    size = frame_bytes(layout)
     counts = FrameCounts(
-        gpu=config.gpu_bytes // frame_bytes,
-        cpu=config.cpu_bytes // frame_bytes,
+        gpu=config.gpu_bytes // size,
+        cpu=config.cpu_bytes // size,
         disk=disk.capacity_blocks(layout.block_bytes, layout.ranks) if disk is not None else 0,
     )
     tiers = (
@@ -64,18 +65,12 @@ def count_frames(config: ServeConfig, layout: Layout, disk: DiskTier | None) -> 
     for flag, asked, count in tiers:
         if asked and not count:
             raise FieldInvalid(
-                f"a frame is {frame_bytes} bytes, and {flag} is {asked}",
+                f"a frame is {size} bytes, and {flag} is {asked}",
                 field="layout.block_bytes",
                 value=layout.block_bytes,
                 remedy=f"start the service with a larger {flag}",
             )
     return counts
-
-
-def transfer_blocks(layout: Layout) -> int:
-    """Blocks of a transfer; one block may be more than a transfer should be."""
-    frame_bytes = frame_stride_bytes(layout.block_bytes) * layout.ranks
-    return max(1, min(TRANSFER_BLOCKS_MAX, TRANSFER_BYTES // frame_bytes))
 
 
 async def make_pools(layout: Layout, frames: FrameCounts) -> Pools:
