@@ -20,7 +20,7 @@ __all__ = ["Engine", "Served"]
 
 # Renewed by each step; asked for by itself where there were none for so long.
 QUIET_SECONDS = 3.0
-# A ticket counts for a second: who waits asks again before that.
+# A ticket counts for a second: who waits for copies asks again before that, so that they make haste.
 ASK_AGAIN_SECONDS = 0.5
 
 
@@ -65,8 +65,9 @@ class Engine:
         self._ready: deque[Served] = deque()
         self._computes = False
         self._running = 0
-        # The first in the queue has been told to wait: it asks again when something has changed.
-        self._is_blocked = False
+        # Those first in the queue have been told to wait. They ask again when somebody has ended, and where
+        # all the frames that they lack are on their way back also when copies have ended.
+        self._is_blocked = self._awaits_copies = self._will_unblock = False
         self._operations: list[Operation] = []
         self._step = 0
         self._seen = Revision(0)
@@ -86,8 +87,12 @@ class Engine:
     def act(self) -> None:
         """All that is to be done in this moment: called when everything else for it has happened."""
         machine = self._machine
-        if machine.is_woken or machine.time - self._last_call >= QUIET_SECONDS:
+        if self._awaits_copies and machine.is_copied:
+            self._is_blocked = False
+        is_loading = len(self._prefilling) > len(self._ready) + self._computes
+        if (machine.is_woken and is_loading) or machine.time - self._last_call >= QUIET_SECONDS:
             self._keep_alive()
+        machine.is_woken = machine.is_copied = False
         while True:
             self._ask()
             if not self._operations:
@@ -100,7 +105,8 @@ class Engine:
     # ------------------------------------------------------------------------ the store
 
     def _ask(self) -> None:
-        """For frames for those who come next, all at once, as many as may be on their way to their prefill."""
+        """For frames for those who come next, all at once, as many as may be on their way to their
+        prefill."""
         profile = self._machine.profile
         room = min(profile.prefills_max - len(self._prefilling), profile.running_max - self._running)
         while self._waiting and room > len(self._asked) and not self._is_blocked:
@@ -109,7 +115,8 @@ class Engine:
             self._operations.append(self._allocate(served))
 
     def _allocate(self, served: Served) -> Allocate:
-        """For prompt and answer at once. At least one token of the prompt is computed: it is not looked for."""
+        """For prompt and answer at once. At least one token of the prompt is computed: it is not looked
+        for."""
         turn = served.turn
         usable = (turn.input_tokens - 1) // self._workload.block_tokens
         return Allocate(
@@ -139,13 +146,14 @@ class Engine:
             check(False, f"a step is answered with {answer}")
             return
         results = [result for result in answer.results if isinstance(result, AllocateResult)]
-        late = [served for served, result in zip(asked, results, strict=True) if not self._take(served, result)]
+        late = [pair for pair in zip(asked, results, strict=True) if not self._take(*pair)]
         if late:
-            self._waiting.extendleft(reversed(late))
-            self._is_blocked = True
-            machine.clock.at(machine.time + ASK_AGAIN_SECONDS, self._unblock)
+            self._waiting.extendleft(served for served, _ in reversed(late))
+            self._is_blocked, self._awaits_copies = True, not late[0][1].frames_short
+            if self._awaits_copies and not self._will_unblock:
+                self._will_unblock = True
+                machine.clock.at(machine.time + ASK_AGAIN_SECONDS, self._unblock)
         self._hear(answer.notices, answer.revision)
-        machine.is_woken = False
 
     def _take(self, served: Served, result: AllocateResult) -> bool:
         """False: it has to wait."""
@@ -165,9 +173,8 @@ class Engine:
         return True
 
     def _keep_alive(self) -> None:
-        """Fetches the news. Who waits for frames asks again: there may be some."""
         machine = self._machine
-        machine.is_woken, self._is_blocked, self._last_call = False, False, machine.time
+        self._last_call = machine.time
         event = KeepAlive(
             time=machine.time,
             engine=ENGINE,
@@ -188,7 +195,7 @@ class Engine:
                 self._be_ready(served)
 
     def _unblock(self) -> None:
-        self._is_blocked = False
+        self._is_blocked = self._will_unblock = False
 
     # -------------------------------------------------------------------------- the GPU
 

@@ -9,7 +9,7 @@ from kvstore.core.errors import ConfigInvalid, check
 from kvstore.core.events import Event, Tick, TransferEnded
 from kvstore.core.ports import EvictionPolicy
 from kvstore.core.store import Store
-from kvstore.core.types import EngineId, Link, NamespaceId, Tier, WriterId
+from kvstore.core.types import GPU, EngineId, Link, NamespaceId, Tier, WriterId
 from kvstore.planner.links import VirtualLinks
 from kvstore.planner.profile import Profile
 from kvstore.policy.swap import LengthThreshold
@@ -72,7 +72,8 @@ class Sizes:
 
 
 class Machine:
-    """Whoever works on it calls `handle` and hears of news by `wake`, in the middle of another event perhaps."""
+    """Whoever works on it calls `handle` and hears of news by `wake`, in the middle of another event
+    perhaps."""
 
     def __init__(self, sizes: Sizes, profile: Profile, eviction: EvictionPolicy) -> None:
         self.sizes, self.profile = sizes, profile
@@ -80,8 +81,8 @@ class Machine:
         self.clock = Clock()
         self.links = VirtualLinks(profile, sizes.block_bytes, self.clock, self._ended)
         self.time = 0.0
-        # The engine has news, or a reason to ask again; it takes this back.
-        self.is_woken = False
+        # The engine has news; copies have left the GPU, so frames may be free there. It takes this back.
+        self.is_woken = self.is_copied = False
         # Work that goes on: while there is none, the beat is slow.
         self.is_working = False
         self.events = 0
@@ -123,4 +124,5 @@ class Machine:
         self.clock.at(self.time + (TICK_SECONDS if busy else IDLE_TICK_SECONDS), self.beat)
 
     def _ended(self, transfer: Transfer) -> None:
+        self.is_copied |= transfer.source is GPU
         self.handle(TransferEnded(time=self.time, transfer=transfer.id))

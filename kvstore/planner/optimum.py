@@ -1,38 +1,42 @@
 """The best that any order of eviction could do with a number of frames: Belady's, with bypass.
 
-Of all blocks known so far those are kept that are read again soonest, and what comes in may be let go at once.
-A block's parent is read whenever it is, so of equals the deeper one goes: then what is kept is always whole
-prefixes, and the rule is the optimum for prefixes too. No time passes: a block is there for the request after
-the one that computed it, and nothing is in flight.
+Of all blocks known so far those are kept that are read again soonest, and what comes in may be let go at
+once. A block's parent is read whenever it is, so of equals the deeper one goes: then what is kept is always
+whole prefixes, and the rule is the optimum for prefixes too. No time passes: a block is there for the request
+after the one that computed it, and nothing is in flight.
 """
 
 import heapq
 from collections.abc import Sequence
+from typing import NamedTuple
 
-__all__ = ["NEVER_AGAIN", "best_hits"]
+__all__ = ["Use", "best_hits"]
 
 NEVER_AGAIN = 1 << 62
 
 
-def best_hits(prompts: Sequence[tuple[int, ...]], capacity: int, lasting: int = 0) -> int:
-    """Blocks found, of `prompts` as numbers of their blocks, heads first, with room for `capacity` blocks.
+class Use(NamedTuple):
+    """What a request looks for, head first, and what it leaves behind those: numbers of blocks, each with one
+    parent always."""
 
-    Numbers of blocks that hang on one another must not depend on the order of the prompts in any other way:
-    a block has one parent. The first `lasting` prompts are read without being counted: a cache that is warm.
-    """
-    next_reads = _next_reads(prompts)
+    read: tuple[int, ...]
+    left: tuple[int, ...] = ()
+
+
+def best_hits(uses: Sequence[Use], capacity: int) -> int:
+    """Blocks found, with room for `capacity` blocks. O(n log n) of all blocks that are named."""
+    next_reads = _next_reads(uses)
+    # Of each block that is kept, who reads it next.
     kept: dict[int, int] = {}
     # The latest next read first, of these the deepest block. What was read since has an older entry, too.
     order: list[tuple[int, int, int]] = []
     hits = 0
-    for number, prompt in enumerate(prompts):
-        found = 0
-        for block in prompt:
+    for use, nexts in zip(uses, next_reads, strict=True):
+        for block in use.read:
             if block not in kept:
                 break
-            found += 1
-        hits += found if number >= lasting else 0
-        for depth, (block, again) in enumerate(zip(prompt, next_reads[number], strict=True)):
+            hits += 1
+        for depth, (block, again) in enumerate(zip((*use.read, *use.left), nexts, strict=True)):
             if again == NEVER_AGAIN:
                 kept.pop(block, None)
             else:
@@ -45,13 +49,13 @@ def best_hits(prompts: Sequence[tuple[int, ...]], capacity: int, lasting: int = 
     return hits
 
 
-def _next_reads(prompts: Sequence[tuple[int, ...]]) -> list[list[int]]:
-    """Of each block of each prompt the number of the next prompt that reads it."""
+def _next_reads(uses: Sequence[Use]) -> list[list[int]]:
+    """Of each block of each use, read or left, the number of the next use that reads it."""
     reads: dict[int, int] = {}
     found: list[list[int]] = []
-    for number in range(len(prompts) - 1, -1, -1):
-        prompt = prompts[number]
-        found.append([reads.get(block, NEVER_AGAIN) for block in prompt])
-        reads.update(dict.fromkeys(prompt, number))
+    for number in range(len(uses) - 1, -1, -1):
+        read, left = uses[number]
+        found.append([reads.get(block, NEVER_AGAIN) for block in (*read, *left)])
+        reads.update(dict.fromkeys(read, number))
     found.reverse()
     return found

@@ -24,9 +24,9 @@ REPORT_EVERY = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """How a trace is played. `closed`: the next turn of a conversation comes when the answer before it was read;
-    else at the trace's own time. `reuse`: without it nothing is cached, for comparison. `hints`: the end of each
-    conversation is told."""
+    """How a trace is played. `closed`: the next turn of a conversation comes when the answer before it was
+    read; else at the trace's own time. `reuse`: without it nothing is cached, for comparison. `hints`: the
+    end of each conversation is told."""
 
     closed: bool
     reuse: bool = True
@@ -78,7 +78,9 @@ class Outcome:
 
     def first_token_percentile(self, percent: float) -> float:
         """Seconds; 0 where nothing was served."""
-        return float(np.percentile(self.first_token_seconds, percent)) if self.first_token_seconds.size else 0.0
+        return (
+            float(np.percentile(self.first_token_seconds, percent)) if self.first_token_seconds.size else 0.0
+        )
 
 
 def play(
@@ -89,8 +91,8 @@ def play(
     rules: Rules,
     report: Callable[[int], None] = lambda done: None,
 ) -> Outcome:
-    """The same trace, sizes, profile, policy and rules give the same outcome, always. `report` is told how many
-    requests have ended, now and then."""
+    """The same trace, sizes, profile, policy and rules give the same outcome, always. `report` is told how
+    many requests have ended, now and then."""
     run = _Run(workload, Machine(sizes, profile, eviction), rules, report)
     run.run()
     check_invariants(run.machine.store)
@@ -138,7 +140,8 @@ class _Run:
             self.machine.clock.at(later, partial(self._engine.arrive, then))
 
     def _think_seconds(self, turn: Turn, then: Turn) -> float:
-        """What the trace has between two turns, less what the answer would have taken alone on this machine."""
+        """What the trace has between two turns, less what the answer would have taken alone on this
+        machine."""
         profile = self.machine.profile
         answer = profile.prefill_seconds(0, turn.input_tokens) + profile.decode_seconds * turn.output_tokens
         return max(0.0, then.time - turn.time - answer)
@@ -157,7 +160,9 @@ class _Run:
             prefill_seconds=engine.prefill_seconds,
             prefill_seconds_saved=engine.prefill_seconds_saved,
             seconds=max([served.end for served in self._served], default=0.0),
-            first_token_seconds=np.array([each.first_token - each.arrival for each in self._served], np.float64),
+            first_token_seconds=np.array(
+                [each.first_token - each.arrival for each in self._served], np.float64
+            ),
             wait_seconds=np.array([each.admitted - each.arrival for each in self._served], np.float64),
             bytes_moved=machine.bytes_moved,
             running_most=engine.running_most,

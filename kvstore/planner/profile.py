@@ -39,8 +39,9 @@ NVME = LinkProfile(bandwidth_bytes_per_second=6.5e9, fixed_seconds=100e-6)
 class Profile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """To compute the tokens from p to p+n takes `alpha + beta·n + gamma·(p·n + n²/2)` seconds.
 
-    Decode takes as long for each token of each sequence, however many there are. At most `running_max` sequences
-    have frames; of them at most `prefills_max` are loaded or wait for their prefill, so that loads go on beside it.
+    Decode takes as long for each token of each sequence, however many there are. At most `running_max`
+    sequences have frames; of them at most `prefills_max` are loaded or wait for their prefill, so that loads
+    go on beside it.
     """
 
     name: str = "H200, Llama-3.1-8B in bf16, PCIe 5.0, one NVMe"
@@ -89,9 +90,14 @@ def load_profile(path: Path) -> Profile:
     except OSError as error:
         raise _invalid(path, error.strerror or str(error), "name a readable file") from error
     except (UnicodeDecodeError, ValueError) as error:
-        raise _invalid(path, f"can't be read: {error}", "write TOML, or JSON in a file that ends in .json") from error
+        raise _invalid(
+            path, f"can't be read: {error}", "write TOML, or JSON in a file that ends in .json"
+        ) from error
     if isinstance(fields, dict) and isinstance(fields.get("links"), list):
-        fields = {"name": f"{H200_LLAMA_8B.name}, links as in {path.name}", **_measured(path, fields["links"])}
+        fields = {
+            "name": f"{H200_LLAMA_8B.name}, links as in {path.name}",
+            **_measured(path, fields["links"]),
+        }
     try:
         return msgspec.convert(fields, Profile)
     except msgspec.ValidationError as error:

@@ -29,13 +29,18 @@ class Turn(Struct, eq=False, gc=False):
     time: float
     input_tokens: int
     output_tokens: int
-    # Numbers of the blocks that the prompt fills, and of those that are full when the answer ends, behind them.
+    # Numbers of the blocks that the prompt fills, and of those that are full when the answer ends, behind
+    # them.
     prompt: tuple[int, ...]
     session: str
     answer: tuple[int, ...] = ()
     # Its place in its conversation, from 0, and who comes after it there.
     place: int = 0
     next: "Turn | None" = None
+
+    def usable_blocks(self, block_tokens: int) -> int:
+        """Of the prompt's blocks those that may be found: at least one token is always computed."""
+        return (self.input_tokens - 1) // block_tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,13 +65,13 @@ def load_workload(trace: Trace, share: float = 1.0) -> Workload:
     """Reads a trace through. With `share` below 1 only so many of its conversations are taken, each whole."""
     requests = sorted(trace.requests(), key=lambda request: request.time)
     if not requests:
-        raise TraceInvalid("no requests", field="trace", value=trace.name, remedy="name a trace that has some")
+        raise TraceInvalid(
+            "no requests", field="trace", value=trace.name, remedy="name a trace that has some"
+        )
     numbers, size = _Numbers(), trace.block_tokens
     prompts = [numbers.of(request.block_ids[: request.full_blocks(size)]) for request in requests]
     named = any(request.session for request in requests)
-    previous = (
-        named_previous([request.session for request in requests]) if named else infer_previous(prompts)
-    )
+    previous = named_previous([request.session for request in requests]) if named else infer_previous(prompts)
     turns = _tie(requests, prompts, previous, requests[0].time)
     for turn, request in zip(turns, requests, strict=True):
         turn.answer = _answer(turn, request, size, numbers)

@@ -13,7 +13,7 @@ from kvstore.core.types import Rows, Tier
 __all__ = ["Lru"]
 
 # Rows looked at together; the scan goes on until it has enough or has seen all.
-WINDOW = 32
+WINDOW = 256
 # No place in a log, which begins at 1: so tables of tiers that there are not take no memory.
 NEVER = 0
 
