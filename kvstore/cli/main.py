@@ -28,7 +28,7 @@ COMMANDS = {
     "drain": "Take no new work, and write to disk what is worth keeping.",
     "verify": "Read all that a disk tier holds, and compare it with its checksums.",
     "replay": "Run what a service recorded once more, and compare.",
-    "simulate": "Run the store in a simulated world. The same seed and steps do the same again, exactly.",
+    "simulate": "Plan before you buy: what tiers of these sizes would make of a trace, by the very store that serves.",
 }
 SETTINGS: dict[str, Any] = {
     "add_completion": False,

@@ -1,169 +1,126 @@
-"""`kvstore simulate`: the store under virtual time, with everything that may go wrong, by seed."""
+"""`kvstore simulate`: the store in virtual time, on a recorded trace, or with everything that may go
+wrong."""
 
-import json
-import subprocess
-import sys
-import threading
-import time
-from collections.abc import Generator, Iterator
-from contextlib import closing, contextmanager
-from itertools import count
-from queue import SimpleQueue
-from typing import Annotated, Any, NoReturn
+from pathlib import Path
+from typing import Annotated, NoReturn
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from kvstore.cli.progress import ProgressLines
-from kvstore.cli.texts import counted
+from kvstore.cli.fuzz import fuzz as run_fuzz
 
 __all__ = ["simulate"]
 
-SEEDS = 100
-# Enough to see what they have in common.
-FAILURES_MAX = 5
-
-Outcome = dict[str, Any]
+PLAN = "Plan: a trace on a machine"
+FUZZ = "Fuzz: worlds in which everything fails"
 
 
 def simulate(
-    fuzz: Annotated[
-        bool, typer.Option("--fuzz", help="Random engines, links and disks that fail; all promises checked.")
+    trace: Annotated[
+        Path | None,
+        typer.Argument(help="Trace to play: .jsonl or .jsonl.zst; docs/planner.md has the formats."),
+    ] = None,
+    gpu: Annotated[str, typer.Option(help="GPU tier: 40GiB.", rich_help_panel=PLAN)] = "40GiB",
+    cpu: Annotated[str, typer.Option(help="CPU tier; 0 for none.", rich_help_panel=PLAN)] = "0",
+    disk: Annotated[str, typer.Option(help="Disk tier; 0 for none.", rich_help_panel=PLAN)] = "0",
+    kv_bytes_per_token: Annotated[
+        int,
+        typer.Option(
+            min=1, help="Of the model: 2 x layers x KV heads x head size x bytes.", rich_help_panel=PLAN
+        ),
+    ] = 131_072,
+    block_tokens: Annotated[
+        int | None,
+        typer.Option(min=1, help="Tokens of a block, where the trace doesn't say.", rich_help_panel=PLAN),
+    ] = None,
+    policy: Annotated[str, typer.Option(help="Order of eviction.", rich_help_panel=PLAN)] = "lru",
+    profile: Annotated[
+        Path | None,
+        typer.Option(
+            help="What hardware and model take: TOML, JSON, or what `kvstore status --json` printed. "
+            "An H200 with Llama-3.1-8B without it.",
+            rich_help_panel=PLAN,
+        ),
+    ] = None,
+    trace_from_journal: Annotated[
+        Path | None,
+        typer.Option(help="Folder of `serve --journal`, in the place of TRACE.", rich_help_panel=PLAN),
+    ] = None,
+    share: Annotated[
+        float,
+        typer.Option(min=0.001, max=1, help="Only so much of the conversations.", rich_help_panel=PLAN),
+    ] = 1.0,
+    loop: Annotated[
+        str,
+        typer.Option(
+            help="closed: a turn comes when the one before it was answered, and read; open: at the trace's "
+            "time. auto: closed where the trace names sessions.",
+            rich_help_panel=PLAN,
+        ),
+    ] = "auto",
+    hints: Annotated[
+        bool, typer.Option("--hints", help="Clients tell when a conversation is over.", rich_help_panel=PLAN)
     ] = False,
-    seeds: Annotated[int | None, typer.Option(min=1, help="Runs; 100, or with --minutes no end.")] = None,
-    seed: Annotated[int, typer.Option(help="The first seed; each run takes the next.")] = 0,
-    steps: Annotated[int, typer.Option(min=1, help="Turns of engines, and faults, in each run.")] = 300,
-    minutes: Annotated[float | None, typer.Option(min=0, help="Begin no run after so long.")] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Processes.")] = 1,
+    sweep: Annotated[
+        Path | None,
+        typer.Option(
+            help="Also play it with other sizes, and draw hits by capacity: into NAME.svg and NAME.png.",
+            rich_help_panel=PLAN,
+        ),
+    ] = None,
+    fuzz: Annotated[
+        bool,
+        typer.Option(
+            "--fuzz",
+            help="Random engines, links and disks that fail; all promises checked.",
+            rich_help_panel=FUZZ,
+        ),
+    ] = False,
+    seeds: Annotated[
+        int | None,
+        typer.Option(min=1, help="Runs; 100, or with --minutes no end.", rich_help_panel=FUZZ),
+    ] = None,
+    seed: Annotated[
+        int, typer.Option(help="The first seed; each run takes the next.", rich_help_panel=FUZZ)
+    ] = 0,
+    steps: Annotated[
+        int, typer.Option(min=1, help="Turns of engines, and faults, in each run.", rich_help_panel=FUZZ)
+    ] = 300,
+    minutes: Annotated[
+        float | None, typer.Option(min=0, help="Begin no run after so long.", rich_help_panel=FUZZ)
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes.", rich_help_panel=FUZZ)] = 1,
     stride: Annotated[int, typer.Option(hidden=True, help="Take only each so-manieth seed.")] = 1,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a run, no bar.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON: one object a run, no bar.")] = False,
 ) -> None:
-    """Run the store in a simulated world. The same seed and steps do the same again, exactly."""
-    if not fuzz:
-        _refuse("say what to simulate; remedy: --fuzz")
-    if seeds is None and minutes is None:
-        seeds = SEEDS
-    end = time.monotonic() + minutes * 60 if minutes is not None else float("inf")
-    if jobs == 1:
-        outcomes = _run(
-            range(seed, seed + seeds * stride, stride) if seeds else count(seed, stride), steps, end
+    """Plan before you buy: what tiers of these sizes would make of a trace, by the very store that serves.
+
+    With --fuzz: prove the store in simulated worlds. The same arguments do the same again, exactly.
+    """
+    if fuzz:
+        if trace is not None or trace_from_journal is not None:
+            _refuse("--fuzz takes no trace; remedy: leave one of them out")
+        run_fuzz(
+            seeds=seeds, seed=seed, steps=steps, minutes=minutes, jobs=jobs, stride=stride, as_json=as_json
         )
-    else:
-        outcomes = _run_in(jobs, seed, seeds, steps, minutes)
-    with closing(outcomes):
-        failed = _print_json(outcomes) if as_json else _show(outcomes, seeds, minutes, steps)
-    raise typer.Exit(1 if failed else 0)
+    if (trace is None) == (trace_from_journal is None):
+        _refuse("say what to simulate; remedy: a TRACE, --trace-from-journal FOLDER, or --fuzz")
+    # Imported here: the other commands must not load numpy.
+    from kvstore.cli.plan import plan
 
-
-def _run(seeds: "range | count[int]", steps: int, end: float) -> Generator[Outcome, None, None]:
-    # Imported here: with --jobs only the children need it.
-    from kvstore.sim.attempts import Passed, attempt_seed
-    from kvstore.sim.report import report
-    from kvstore.sim.shrink import shrink
-
-    for seed in seeds:
-        if time.monotonic() >= end:
-            return
-        result = attempt_seed(seed, steps)
-        if isinstance(result, Passed):
-            yield {"seed": seed, "passed": True, "events": result.events, "reads": result.reads}
-        else:
-            yield {"seed": seed, "passed": False, "story": report(result, shrink(result))}
-
-
-def _run_in(
-    jobs: int, seed: int, seeds: int | None, steps: int, minutes: float | None
-) -> Generator[Outcome, None, None]:
-    """The same in processes, each with every so-manieth seed."""
-    commands = []
-    for job in range(min(jobs, seeds or jobs)):
-        command = [sys.executable, "-m", "kvstore.cli.main", "simulate", "--fuzz", "--json"]
-        command += ["--seed", str(seed + job), "--stride", str(jobs), "--steps", str(steps)]
-        if seeds is not None:
-            command += ["--seeds", str(len(range(job, seeds, jobs)))]
-        if minutes is not None:
-            command += ["--minutes", str(minutes)]
-        commands.append(command)
-    lines: SimpleQueue[str | None] = SimpleQueue()
-    with _started(commands, lines) as children:
-        left = len(children)
-        while left:
-            line = lines.get()
-            if line is None:
-                left -= 1
-            else:
-                yield json.loads(line)
-        for child in children:
-            if child.wait() not in (0, 1):
-                _refuse(f"a process has ended with status {child.returncode}")
-
-
-@contextmanager
-def _started(
-    commands: list[list[str]], lines: "SimpleQueue[str | None]"
-) -> Iterator[list[subprocess.Popen[str]]]:
-    """Their standard output comes as lines, and None at the end of each."""
-    children = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for command in commands]
-    readers = [threading.Thread(target=_read, args=(child, lines), daemon=True) for child in children]
-    for reader in readers:
-        reader.start()
-    try:
-        yield children
-    finally:
-        for child in children:
-            child.terminate()
-        for child, reader in zip(children, readers, strict=True):
-            child.wait()
-            reader.join()
-
-
-def _read(child: "subprocess.Popen[str]", lines: "SimpleQueue[str | None]") -> None:
-    if child.stdout is not None:
-        with child.stdout:
-            for line in child.stdout:
-                lines.put(line)
-    lines.put(None)
-
-
-def _print_json(outcomes: Iterator[Outcome]) -> int:
-    failed = 0
-    for outcome in outcomes:
-        typer.echo(json.dumps(outcome))
-        failed += not outcome["passed"]
-        if failed >= FAILURES_MAX:
-            break
-    return failed
-
-
-def _show(outcomes: Iterator[Outcome], seeds: int | None, minutes: float | None, steps: int) -> int:
-    console = Console()
-    failed = done = events = reads = 0
-    begin = time.monotonic()
-    text = TextColumn("{task.description}")
-    said = ProgressLines()
-    with Progress(text, BarColumn(), TimeElapsedColumn(), console=console) as progress:
-        task = progress.add_task("0 runs", total=seeds or 60 * (minutes or 0))
-        for outcome in outcomes:
-            done += 1
-            events += outcome.get("events", 0)
-            reads += outcome.get("reads", 0)
-            if not outcome["passed"]:
-                failed += 1
-                again = f"kvstore simulate --fuzz --seed {outcome['seed']} --seeds 1 --steps {steps}"
-                progress.console.print(
-                    f"{outcome['story']}\nagain: {again}\n", markup=False, highlight=False, soft_wrap=True
-                )
-            told = (
-                f"{counted(done, 'run')}, {counted(events, 'event')}, {counted(reads, 'block read')}, "
-                f"{failed} failed"
-            )
-            if not console.is_terminal:
-                said.say(told)
-            progress.update(task, description=told, completed=done if seeds else time.monotonic() - begin)
-            if failed >= FAILURES_MAX:
-                break
-    return failed
+    plan(
+        trace=trace,
+        journal=trace_from_journal,
+        sizes={"--gpu": gpu, "--cpu": cpu, "--disk": disk},
+        kv_bytes_per_token=kv_bytes_per_token,
+        block_tokens=block_tokens,
+        policy=policy,
+        profile=profile,
+        share=share,
+        loop=loop,
+        hints=hints,
+        sweep=sweep,
+        as_json=as_json,
+    )
 
 
 def _refuse(message: str) -> NoReturn:

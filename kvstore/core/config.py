@@ -7,12 +7,22 @@ from dataclasses import dataclass, field
 from kvstore.core.errors import ConfigInvalid
 from kvstore.core.types import TenantId
 
-__all__ = ["OPERATIONS_MAX", "SHARE_ROUNDING", "StoreConfig"]
+__all__ = ["OPERATIONS_MAX", "SHARE_ROUNDING", "StoreConfig", "transfer_blocks"]
 
 # In one step, by the contract.
 OPERATIONS_MAX = 4_096
 # What shares may be more than 1 together because they are no binary fractions.
 SHARE_ROUNDING = 1e-9
+
+# What one transfer moves at the most: some milliseconds' work, and with it what is in flight in a link. Of
+# small blocks not so many, for each costs the core a little.
+TRANSFER_BYTES = 16 << 20
+TRANSFER_BLOCKS_MAX = 64
+
+
+def transfer_blocks(block_bytes: int) -> int:
+    """Blocks of a transfer; one block may be more than a transfer should be."""
+    return max(1, min(TRANSFER_BLOCKS_MAX, TRANSFER_BYTES // block_bytes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

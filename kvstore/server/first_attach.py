@@ -13,7 +13,7 @@ from typing import TypeVar
 from kvstore import __version__
 from kvstore.core.answers import Done, DrainAnswer
 from kvstore.core.calls import Drain
-from kvstore.core.config import StoreConfig
+from kvstore.core.config import StoreConfig, transfer_blocks
 from kvstore.core.events import BlocksFound
 from kvstore.core.store import Store
 from kvstore.core.types import StoredKey, StoredSession
@@ -25,7 +25,7 @@ from kvstore.policy.swap import LengthThreshold
 from kvstore.server.clock import now, wall_now
 from kvstore.server.layout import Layout
 from kvstore.server.parts import Parts
-from kvstore.server.pools import FrameCounts, Pools, count_frames, make_pools, transfer_blocks, write_blocks
+from kvstore.server.pools import FrameCounts, Pools, count_frames, frame_bytes, make_pools, write_blocks
 from kvstore.server.running import RunningStore
 from kvstore.tiers.disk import DiskTier
 from kvstore.tiers.movers import WRITE_THREADS
@@ -156,7 +156,7 @@ class FirstAttach:
             low_watermark=config.low_watermark,
             cpu_high_watermark=config.cpu_high_watermark,
             cpu_low_watermark=config.cpu_low_watermark,
-            transfer_blocks_max=transfer_blocks(layout),
+            transfer_blocks_max=transfer_blocks(frame_bytes(layout)),
             writes_max=WRITE_THREADS,
             write_blocks_max=write_blocks(layout, frames.cpu),
             retained_blocks_max=config.retain_bytes // (layout.block_bytes * layout.ranks),

@@ -8,6 +8,7 @@ import asyncio
 import logging
 from dataclasses import dataclass
 
+from kvstore.core.config import transfer_blocks
 from kvstore.core.errors import FieldInvalid, PoolUnavailable
 from kvstore.server.clock import now
 from kvstore.server.config import ServeConfig
@@ -17,14 +18,10 @@ from kvstore.tiers.disk import DiskTier
 from kvstore.tiers.movers import WRITE_THREADS
 from kvstore.tiers.pool import HostPool, frame_stride_bytes
 
-__all__ = ["FrameCounts", "Pools", "count_frames", "make_pools", "transfer_blocks", "write_blocks"]
+__all__ = ["FrameCounts", "Pools", "count_frames", "frame_bytes", "make_pools", "write_blocks"]
 
 TRY_SECONDS = 10.0
 PAUSE_SECONDS = 0.25
-# What one transfer moves at the most: some milliseconds' work, and with it what is in flight in a link. Of
-# small blocks not so many, for each costs the core a little.
-TRANSFER_BYTES = 16 << 20
-TRANSFER_BLOCKS_MAX = 64
 # A write to disk has two syncs and a transaction: the more blocks share them, the less they weigh. But all
 # that are under way together pin no more than this share of the CPU tier.
 WRITE_TIMES = 2
@@ -53,12 +50,17 @@ class Pools:
             self.cpu.close()
 
 
+def frame_bytes(layout: Layout) -> int:
+    """Of a block in a pool, on all ranks."""
+    return frame_stride_bytes(layout.block_bytes) * layout.ranks
+
+
 def count_frames(config: ServeConfig, layout: Layout, disk: DiskTier | None) -> FrameCounts:
     """Refuses a layout of which not one block fits a tier that was asked for."""
-    frame_bytes = frame_stride_bytes(layout.block_bytes) * layout.ranks
+    size = frame_bytes(layout)
     counts = FrameCounts(
-        gpu=config.gpu_bytes // frame_bytes,
-        cpu=config.cpu_bytes // frame_bytes,
+        gpu=config.gpu_bytes // size,
+        cpu=config.cpu_bytes // size,
         disk=disk.capacity_blocks(layout.block_bytes, layout.ranks) if disk is not None else 0,
     )
     tiers = (
@@ -69,7 +71,7 @@ def count_frames(config: ServeConfig, layout: Layout, disk: DiskTier | None) -> 
     for flag, asked, count in tiers:
         if asked and not count:
             raise FieldInvalid(
-                f"a frame is {frame_bytes} bytes, and {flag} is {asked}",
+                f"a frame is {size} bytes, and {flag} is {asked}",
                 field="layout.block_bytes",
                 value=layout.block_bytes,
                 remedy=f"start the service with a larger {flag}",
@@ -77,15 +79,9 @@ def count_frames(config: ServeConfig, layout: Layout, disk: DiskTier | None) -> 
     return counts
 
 
-def transfer_blocks(layout: Layout) -> int:
-    """Blocks of a transfer; one block may be more than a transfer should be."""
-    frame_bytes = frame_stride_bytes(layout.block_bytes) * layout.ranks
-    return max(1, min(TRANSFER_BLOCKS_MAX, TRANSFER_BYTES // frame_bytes))
-
-
 def write_blocks(layout: Layout, cpu_frames: int) -> int:
     """Blocks of a write to disk: more than of another transfer where the CPU tier is large enough."""
-    usual = transfer_blocks(layout)
+    usual = transfer_blocks(frame_bytes(layout))
     return max(usual, min(WRITE_TIMES * usual, int(cpu_frames * WRITES_SHARE_MAX) // WRITE_THREADS))
 
 

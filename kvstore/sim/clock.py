@@ -25,6 +25,11 @@ class Clock:
         self._count += 1
         heapq.heappush(self._actions, (time, self._count, action))
 
+    @property
+    def next_time(self) -> float | None:
+        """Of the next action; None: nothing is to happen."""
+        return self._actions[0][0] if self._actions else None
+
     def run_until(self, world: _Timed, time: float) -> None:
         """Does what is due. What comes late, after a pause, is done at once."""
         while self._actions and self._actions[0][0] <= time:

@@ -19,6 +19,10 @@ class LinkSpeed:
     bandwidth: float
     latency: float
 
+    def seconds(self, size: int) -> float:
+        """What so many bytes take."""
+        return self.latency + size / self.bandwidth
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimConfig:

@@ -51,7 +51,7 @@ class TimedLinks:
         link = self._links[route]
         rng = random.Random(f"{config.seed} {route} {now!r} {transfer.source_frames}")
         size = len(transfer.source_frames) * config.block_bytes
-        seconds = (link.speed.latency + size / link.speed.bandwidth) * rng.uniform(0.7, 1.5)
+        seconds = link.speed.seconds(size) * rng.uniform(0.7, 1.5)
         if rng.random() < config.slow_share:
             seconds *= SLOW_FACTOR
         start = now if rng.random() < config.reorder_share else max(now, link.busy_until)

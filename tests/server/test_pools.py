@@ -2,8 +2,9 @@
 
 import pytest
 
+from kvstore.core.config import transfer_blocks
 from kvstore.server.layout import Layout
-from kvstore.server.pools import transfer_blocks, write_blocks
+from kvstore.server.pools import frame_bytes, write_blocks
 from kvstore.tiers.movers import WRITE_THREADS
 
 MIB = 1 << 20
@@ -27,6 +28,6 @@ def test_writes_are_larger_than_copies_where_they_pin_little_of_the_cpu_tier(
     block_bytes: int, cpu_bytes: int, copied: int, written: int
 ) -> None:
     frames = cpu_bytes // block_bytes
-    assert transfer_blocks(layout(block_bytes)) == copied
+    assert transfer_blocks(frame_bytes(layout(block_bytes))) == copied
     assert write_blocks(layout(block_bytes), frames) == written
     assert written == copied or WRITE_THREADS * written <= frames // 4

@@ -1,0 +1,128 @@
+"""A machine in virtual time: the real store, its clock, its links, and the beat that the service gives it."""
+
+from dataclasses import dataclass
+
+from kvstore.core.calls import Attach
+from kvstore.core.config import StoreConfig, transfer_blocks
+from kvstore.core.effects import Effects, Transfer
+from kvstore.core.errors import ConfigInvalid, check
+from kvstore.core.events import Event, Tick, TransferEnded
+from kvstore.core.ports import EvictionPolicy
+from kvstore.core.store import Store
+from kvstore.core.types import GPU, EngineId, Link, NamespaceId, Tier, WriterId
+from kvstore.planner.links import VirtualLinks
+from kvstore.planner.profile import Profile
+from kvstore.policy.swap import LengthThreshold
+from kvstore.sim.clock import Clock
+
+__all__ = ["ENGINE", "Machine", "Sizes"]
+
+ENGINE = EngineId("planned")
+# As the service's, where blocks move down by themselves.
+TICK_SECONDS = 0.1
+# Where nothing moves: not above a second, which would be taken for a pause of the service.
+IDLE_TICK_SECONDS = 1.0
+LEASE_SECONDS = 10.0
+# So that large blocks don't cost an event each. A service moves them one by one, so here what is asked for
+# waits for some more of what was begun before it.
+TRANSFER_BLOCKS_MIN = 8
+# What `kvstore serve` has without flags.
+DROP_TOKENS_MAX = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """Of the tiers, in bytes (0: no such tier), and of a block."""
+
+    gpu_bytes: int
+    cpu_bytes: int = 0
+    disk_bytes: int = 0
+    kv_bytes_per_token: int
+    block_tokens: int
+
+    @property
+    def block_bytes(self) -> int:
+        return self.kv_bytes_per_token * self.block_tokens
+
+    @property
+    def frames(self) -> tuple[int, int, int]:
+        size = self.block_bytes
+        return self.gpu_bytes // size, self.cpu_bytes // size, self.disk_bytes // size
+
+    def store_config(self) -> StoreConfig:
+        """Refuses a tier that doesn't hold a block."""
+        names = ("--gpu", "--cpu", "--disk")
+        sizes = (self.gpu_bytes, self.cpu_bytes, self.disk_bytes)
+        for name, size, frames in zip(names, sizes, self.frames, strict=True):
+            if not frames and (size or name == "--gpu"):
+                raise ConfigInvalid(
+                    f"a block of {self.block_tokens} tokens is {self.block_bytes} bytes",
+                    field=name,
+                    value=size,
+                    remedy="give the tier room for some blocks, or see --kv-bytes-per-token",
+                )
+        gpu, cpu, disk = self.frames
+        return StoreConfig(
+            block_tokens=self.block_tokens,
+            gpu_frames=gpu,
+            cpu_frames=cpu,
+            disk_frames=disk,
+            transfer_blocks_max=max(TRANSFER_BLOCKS_MIN, transfer_blocks(self.block_bytes)),
+        )
+
+
+class Machine:
+    """Whoever works on it calls `handle` and hears of news by `wake`, in the middle of another event
+    perhaps."""
+
+    def __init__(self, sizes: Sizes, profile: Profile, eviction: EvictionPolicy) -> None:
+        self.sizes, self.profile = sizes, profile
+        self.store = Store(sizes.store_config(), eviction, LengthThreshold(DROP_TOKENS_MAX))
+        self.clock = Clock()
+        self.links = VirtualLinks(profile, sizes.block_bytes, self.clock, self._ended)
+        self.time = 0.0
+        # The engine has news; copies have left the GPU, so frames may be free there. It takes this back.
+        self.is_woken = self.is_copied = False
+        # Work that goes on: while there is none, the beat is slow.
+        self.is_working = False
+        self.events = 0
+        self.blocks_queried = 0
+        self.blocks_found = [0 for _ in Tier]
+        self.handle(
+            Attach(
+                time=0.0,
+                engine=ENGINE,
+                request_id="planned",
+                namespace=NamespaceId(1),
+                writer=WriterId(1),
+                build="planned",
+                lease_seconds=LEASE_SECONDS,
+            )
+        )
+
+    @property
+    def bytes_moved(self) -> dict[Link, int]:
+        return {link: count * self.sizes.block_bytes for link, count in self.links.blocks_moved.items()}
+
+    def handle(self, event: Event) -> Effects:
+        self.events += 1
+        effects = self.store.handle(event)
+        check(not effects.syncs, "the disk is asked for an answer, and nothing was forgotten")
+        for transfer in effects.transfers:
+            self.links.carry(transfer, self.time)
+        for admitted in effects.admitted:
+            self.blocks_queried += admitted.blocks_queried
+            for tier, count in enumerate(admitted.tier_blocks):
+                self.blocks_found[tier] += count
+        self.is_woken |= bool(effects.wake)
+        return effects
+
+    def beat(self) -> None:
+        """Call once; it goes on by itself."""
+        self.handle(Tick(time=self.time))
+        busy = self.sizes.cpu_bytes and (self.is_working or not self.links.is_idle)
+        self.clock.at(self.time + (TICK_SECONDS if busy else IDLE_TICK_SECONDS), self.beat)
+
+    def _ended(self, transfer: Transfer) -> None:
+        self.is_copied |= transfer.source is GPU
+        self.handle(TransferEnded(time=self.time, transfer=transfer.id))

@@ -1,0 +1,108 @@
+"""A machine put to the question: with kvstore and without, with twice the CPU tier, and with other sizes."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+
+from kvstore.core.errors import ConfigInvalid
+from kvstore.planner.machine import Sizes
+from kvstore.planner.optimum import Use, best_hits
+from kvstore.planner.plan import Outcome, Rules, play
+from kvstore.planner.profile import Profile
+from kvstore.planner.workload import Workload
+from kvstore.policy import EVICTION_POLICIES
+
+__all__ = ["Point", "Study", "check_policy", "study", "vary"]
+
+# Of the tier that is varied: from an eighth to eight times.
+SWEEP_FACTORS = tuple(2.0**power for power in range(-3, 4))
+
+# Told what is being played, and how many requests of it have ended.
+Report = Callable[[str, int], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Study:
+    """`twice_cpu` is None where there is no CPU tier; `best_hit_rate` is the optimum's for all tiers
+    together, and `endless_hit_rate` that of room without end."""
+
+    workload: Workload
+    sizes: Sizes
+    rules: Rules
+    outcome: Outcome
+    without: Outcome
+    twice_cpu: Outcome | None
+    best_hit_rate: float
+    endless_hit_rate: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """One machine of a sweep."""
+
+    sizes: Sizes
+    capacity_bytes: int
+    outcome: Outcome
+    best_hit_rate: float
+
+
+def check_policy(name: str) -> None:
+    if name not in EVICTION_POLICIES:
+        known = ", ".join(EVICTION_POLICIES)
+        raise ConfigInvalid("no such policy", field="--policy", value=name, remedy=f"one of {known}")
+
+
+def study(
+    workload: Workload, sizes: Sizes, profile: Profile, policy: str, rules: Rules, report: Report
+) -> Study:
+    def run(what: str, sizes: Sizes, rules: Rules) -> Outcome:
+        order = EVICTION_POLICIES[policy]()
+        return play(workload, sizes, profile, order, rules, partial(report, what))
+
+    outcome = run("with kvstore", sizes, rules)
+    alone = replace(sizes, cpu_bytes=0, disk_bytes=0)
+    without = run("without", alone, replace(rules, reuse=False, hints=False))
+    twice = None
+    if sizes.cpu_bytes:
+        twice = run("with twice the CPU tier", replace(sizes, cpu_bytes=2 * sizes.cpu_bytes), rules)
+    return Study(
+        workload=workload,
+        sizes=sizes,
+        rules=rules,
+        outcome=outcome,
+        without=without,
+        twice_cpu=twice,
+        best_hit_rate=_best_hit_rate(workload, sum(sizes.frames), outcome),
+        endless_hit_rate=_best_hit_rate(workload, len(workload.keys), outcome),
+    )
+
+
+def vary(
+    workload: Workload, sizes: Sizes, profile: Profile, policy: str, rules: Rules, report: Report
+) -> Iterator[Point]:
+    """The CPU tier of other sizes; where there is none, the GPU tier. Smallest first; what holds no block is
+    left out."""
+    varied = "cpu_bytes" if sizes.cpu_bytes else "gpu_bytes"
+    for factor in SWEEP_FACTORS:
+        other = replace(sizes, **{varied: int(getattr(sizes, varied) * factor)})
+        if getattr(other, varied) < other.block_bytes:
+            continue
+        what = f"with {factor:g} times {'the CPU' if sizes.cpu_bytes else 'the GPU'} tier"
+        order = EVICTION_POLICIES[policy]()
+        outcome = play(workload, other, profile, order, rules, partial(report, what))
+        yield Point(
+            sizes=other,
+            capacity_bytes=sum(other.frames) * other.block_bytes,
+            outcome=outcome,
+            best_hit_rate=_best_hit_rate(workload, sum(other.frames), outcome),
+        )
+
+
+def _best_hit_rate(workload: Workload, frames: int, outcome: Outcome) -> float:
+    """Of the same blocks as those of the outcome: the part-filled last ones count as read, and are never
+    found."""
+    uses = []
+    for turn in workload.turns:
+        usable = turn.usable_blocks(workload.block_tokens)
+        uses.append(Use(turn.prompt[:usable], turn.prompt[usable:] + turn.answer))
+    return best_hits(uses, frames) / max(1, outcome.blocks_read)
