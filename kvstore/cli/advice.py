@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 from kvstore.cli.advice_links import NAMES, Advice, advise_links, advise_writes
+from kvstore.cli.advice_tenants import advise_tenants
 from kvstore.cli.texts import counted
 from kvstore.v1 import kvstore_pb2 as pb
 
@@ -225,6 +226,7 @@ RULES: tuple[Callable[[pb.Usage], Iterator[Advice]], ...] = (
     advise_links,
     advise_writes,
     _preemptions,
+    advise_tenants,
     _hit_rate_low,
     _hit_rate_high,
 )

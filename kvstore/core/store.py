@@ -61,7 +61,7 @@ from kvstore.core.operations import Decision
 from kvstore.core.outgoing import Outgoing
 from kvstore.core.ports import EvictionPolicy, SwapPolicy
 from kvstore.core.pressure import PressureGauge
-from kvstore.core.reporting import report_sequence, report_sequences, report_usage
+from kvstore.core.reporting import report_sequence, report_sequences, report_tenants, report_usage
 from kvstore.core.restoring import restore_blocks
 from kvstore.core.returning import Returning
 from kvstore.core.sequences import Sequence
@@ -156,6 +156,7 @@ class Store:
             self.leaving,
             self.sessions,
             sequences,
+            report_tenants(self.memory, self.admission),
             self.revision,
         )
 

@@ -2006,6 +2006,7 @@ class Usage(_message.Message):
     DRAINING_FIELD_NUMBER: _builtins.int
     SESSIONS_FIELD_NUMBER: _builtins.int
     SESSION_KEYS_FIELD_NUMBER: _builtins.int
+    TENANTS_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     store_epoch: _builtins.int
     build: _builtins.str
@@ -2036,6 +2037,10 @@ class Usage(_message.Message):
 
     @_builtins.property
     def steps(self) -> Global___StepUsage: ...
+    @_builtins.property
+    def tenants(self) -> _containers.RepeatedCompositeFieldContainer[Global___TenantUsage]:
+        """Whose the frames are. Empty where the service has one tenant, who has them all."""
+
     def __init__(
         self,
         *,
@@ -2054,10 +2059,11 @@ class Usage(_message.Message):
         draining: _builtins.bool = ...,
         sessions: _builtins.int = ...,
         session_keys: _builtins.int = ...,
+        tenants: _abc.Iterable[Global___TenantUsage] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["prefix", b"prefix", "sequences", b"sequences", "start_time", b"start_time", "steps", b"steps"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_bytes", b"block_bytes", "block_tokens", b"block_tokens", "build", b"build", "draining", b"draining", "engines", b"engines", "links", b"links", "prefix", b"prefix", "revision", b"revision", "sequences", b"sequences", "session_keys", b"session_keys", "sessions", b"sessions", "start_time", b"start_time", "steps", b"steps", "store_epoch", b"store_epoch", "tiers", b"tiers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_bytes", b"block_bytes", "block_tokens", b"block_tokens", "build", b"build", "draining", b"draining", "engines", b"engines", "links", b"links", "prefix", b"prefix", "revision", b"revision", "sequences", b"sequences", "session_keys", b"session_keys", "sessions", b"sessions", "start_time", b"start_time", "steps", b"steps", "store_epoch", b"store_epoch", "tenants", b"tenants", "tiers", b"tiers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2252,6 +2258,66 @@ class TierUsage(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TierUsage: _TypeAlias = TierUsage  # noqa: Y015
+
+@_typing.final
+class TenantUsage(_message.Message):
+    """A tenant's part of each tier that there is, and how many of its sequences have a place in
+    the queue for GPU frames.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANT_FIELD_NUMBER: _builtins.int
+    FRAMES_FIELD_NUMBER: _builtins.int
+    SEQUENCES_WAITING_FIELD_NUMBER: _builtins.int
+    tenant: _builtins.str
+    """Empty: all together whose blocks were found on disk, and who are named no more."""
+    sequences_waiting: _builtins.int
+    @_builtins.property
+    def frames(self) -> _containers.RepeatedCompositeFieldContainer[Global___TenantFrames]: ...
+    def __init__(
+        self,
+        *,
+        tenant: _builtins.str = ...,
+        frames: _abc.Iterable[Global___TenantFrames] | None = ...,
+        sequences_waiting: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frames", b"frames", "sequences_waiting", b"sequences_waiting", "tenant", b"tenant"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TenantUsage: _TypeAlias = TenantUsage  # noqa: Y015
+
+@_typing.final
+class TenantFrames(_message.Message):
+    """Of one tier: frames of its blocks, cached ones included; and its share, which others
+    don't take from it. What it has beyond that is lent.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TIER_FIELD_NUMBER: _builtins.int
+    FRAMES_TAKEN_FIELD_NUMBER: _builtins.int
+    FRAMES_GUARANTEED_FIELD_NUMBER: _builtins.int
+    tier: Global___Tier.ValueType
+    frames_taken: _builtins.int
+    frames_guaranteed: _builtins.int
+    def __init__(
+        self,
+        *,
+        tier: Global___Tier.ValueType = ...,
+        frames_taken: _builtins.int = ...,
+        frames_guaranteed: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frames_guaranteed", b"frames_guaranteed", "frames_taken", b"frames_taken", "tier", b"tier"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TenantFrames: _TypeAlias = TenantFrames  # noqa: Y015
 
 @_typing.final
 class SequenceUsage(_message.Message):

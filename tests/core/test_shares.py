@@ -4,7 +4,10 @@ import pytest
 
 from kvstore.core.config import StoreConfig
 from kvstore.core.errors import ConfigInvalid
+from kvstore.core.store import Store
 from kvstore.core.types import Outcome, Retention, Tier
+from kvstore.policy.eviction import Lru
+from kvstore.policy.swap import LengthThreshold
 from kvstore.sim.stores import TENANTS
 from tests.core.caller import Caller
 from tests.core.ops import free
@@ -103,6 +106,38 @@ def test_shares_come_from_disk_with_their_blocks() -> None:
     assert world.store.memory.shares.used[Tier.DISK].tolist() == [8, 4, 2]
     flood(Caller(world), "a")
     assert world.store.memory.shares.used[Tier.DISK].tolist() == [28, 4, 0]
+
+
+def test_usage_tells_what_each_has_and_what_is_its_own() -> None:
+    world = World(make_store(**SIZES, percent_of_a=75))
+    for tenant, tokens in ((1, 32), (3, 8)):
+        world.find(text(tenant, tokens), tenant=tenant)
+    caller = Caller(world)
+    caller.allocate(1, 12 * 4, tenant="a")
+    caller.allocate(2, 4 * 4, tenant="b")
+    assert caller.allocate(3, 4, tenant="b").outcome is Outcome.LATER
+    told = {
+        each.tenant: (
+            [(tier.frames_taken, tier.frames_guaranteed) for tier in each.frames],
+            each.sequences_waiting,
+        )
+        for each in world.store.usage().tenants
+    }
+    assert told == {
+        "a": ([(12, 12), (0, 48), (8, 24)], 0),
+        "b": ([(4, 4), (0, 16), (0, 8)], 1),
+        "": ([(0, 0), (0, 0), (2, 0)], 0),
+    }
+
+
+def test_where_there_is_one_tenant_nothing_is_told_of_it() -> None:
+    config = StoreConfig(block_tokens=4, gpu_frames=4)
+    assert Store(config, Lru(), LengthThreshold(8)).usage().tenants == ()
+
+
+def test_a_share_is_not_one_frame_less_for_being_no_binary_fraction() -> None:
+    world = World(make_store(gpu_frames=100, percent_of_a=29))
+    assert world.store.memory.shares.guaranteed[Tier.GPU].tolist() == [29, 71, 0]
 
 
 @pytest.mark.parametrize(
