@@ -43,7 +43,16 @@ def found(client: Client, number: int, tenant: str, blocks: int = 8) -> int:
 @pytest.mark.parametrize(("percent", "kept"), [(25, 8), (0, 0)])
 def test_a_flood_of_one_tenant_leaves_another_its_share(make_service, percent: int, kept: int) -> None:
     """And where that is nothing, nothing."""
-    flags = ("--tenant", "mine", "--tenant", "others", "--tenant-share", f"mine={percent}%", "--metrics", "0")
+    flags = (
+        "--tenant",
+        "mine",
+        "--tenant",
+        "others",
+        "--tenant-share",
+        f"others={100 - percent}%",
+        "--metrics",
+        "0",
+    )
     service: Service = make_service(*flags, gpu_frames=GPU_FRAMES, cpu_frames=CPU_FRAMES).start()
     with Client(str(service.socket)) as client:
         client.attach(LAYOUT, build="test")
