@@ -37,6 +37,7 @@ TIER_ROWS: tuple[tuple[str, Callable[[pb.TierUsage], str]], ...] = (
     ("blocks failed", lambda tier: f"{tier.blocks_failed:,}"),
     ("blocks evicted", lambda tier: f"{tier.blocks_evicted:,}"),
     ("blocks shed", lambda tier: f"{tier.blocks_shed:,}"),
+    ("  if twice as large", lambda tier: f"{tier.ghost_hit_blocks:,} hits"),
     ("pressure", lambda tier: pb.Pressure.Name(tier.pressure).removeprefix("PRESSURE_").lower()),
     ("writes", lambda tier: "failing" if tier.degraded else "ok"),
 )

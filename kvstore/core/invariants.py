@@ -45,6 +45,7 @@ def check_invariants(store: Store) -> None:
     _check_retained(store)
     _check_eviction_order(store)
     _check_lanes(store)
+    store.memory.ghosts.check_bounds()
 
 
 def found_by_tier(store: Store) -> set[Found]:

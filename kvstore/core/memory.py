@@ -13,6 +13,7 @@ from kvstore.core.blocks import NO_FRAME, NO_ROWS, Blocks
 from kvstore.core.config import StoreConfig
 from kvstore.core.decisions import OWNERS_MAX, Decisions
 from kvstore.core.errors import check
+from kvstore.core.ghosts import Ghosts
 from kvstore.core.pool import FramePool
 from kvstore.core.ports import EvictionPolicy
 from kvstore.core.prefix import PrefixIndex
@@ -51,7 +52,8 @@ class Memory:
         self.eviction = eviction
         eviction.begin(self.blocks.capacity)
         self.shares = Shares(config, self.blocks)
-        self.replicas = Replicas(self.blocks, self.pools, self.prefix, eviction, self.shares)
+        self.ghosts = Ghosts(self.blocks, sizes)
+        self.replicas = Replicas(self.blocks, self.pools, self.prefix, eviction, self.shares, self.ghosts)
         self.room = Room(self.blocks, self.pools, eviction, self.shares)
         self.watermarks = WatermarkTable(config)
         self.decisions = Decisions()
@@ -167,6 +169,7 @@ class Memory:
     def _evict_for(self, wanted: int, tier: Tier, rows: Rows, *, in_background: bool) -> None:
         """And remembers why, for who asks."""
         owners, free = self.blocks.owner[rows[:OWNERS_MAX]], self.pools[tier].free_count
+        self.ghosts.note(tier, rows)
         lost = self.evict(tier, rows)
         self.decisions.note_lot(
             "evict",

@@ -139,7 +139,10 @@ class Store:
         self._news.woken = {}
         self.memory.room_was_made = False
         self.memory.retained.now = self.memory.decisions.now = event.time
-        return self._outgoing.take(self._apply(event), event.time)
+        effects = self._outgoing.take(self._apply(event), event.time)
+        if self.memory.ghosts.evicted:
+            self.memory.ghosts.settle()
+        return effects
 
     def decisions(self, query: DecisionQuery) -> Iterator[tuple[int, Decision]]:
         """What was decided lately, the latest first, each with its number. Changes nothing."""

@@ -86,7 +86,10 @@ def _tier(usage: TierUsage, facts: Facts) -> pb.TierUsage:
         frames_idle=usage.frames_idle,
         frames_late=usage.frames_late,
         blocks_shed=usage.blocks_shed,
+        ghost_hit_blocks=usage.blocks_ghost_hit,
     )
+    if facts.layout is not None:
+        message.ghost_hit_tokens = usage.blocks_ghost_hit * facts.layout.block_tokens
     if usage.tier is Tier.DISK:
         _fill_disk(message, facts)
     elif facts.layout is not None:

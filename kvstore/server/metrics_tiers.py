@@ -94,6 +94,16 @@ OF_TIERS: tuple[Metric, ...] = (
         "disk also those that were forgotten before they came there.",
         lambda tier: tier.blocks_shed,
     ),
+    by_tier(
+        "kvstore_ghost_blocks_hit_total",
+        "Blocks that prompts asked for, nobody had, and a tier twice as large would have had.",
+        lambda tier: tier.ghost_hit_blocks,
+    ),
+    by_tier(
+        "kvstore_ghost_tokens_hit_total",
+        "The same in tokens.",
+        lambda tier: tier.ghost_hit_tokens,
+    ),
     # Where there are several tenants.
     by_tenant(
         "kvstore_tenant_frames",

@@ -2176,6 +2176,8 @@ class TierUsage(_message.Message):
     LATE_READS_FIELD_NUMBER: _builtins.int
     FRAMES_LATE_FIELD_NUMBER: _builtins.int
     BLOCKS_SHED_FIELD_NUMBER: _builtins.int
+    GHOST_HIT_BLOCKS_FIELD_NUMBER: _builtins.int
+    GHOST_HIT_TOKENS_FIELD_NUMBER: _builtins.int
     tier: Global___Tier.ValueType
     frames_total: _builtins.int
     frames_free: _builtins.int
@@ -2222,6 +2224,12 @@ class TierUsage(_message.Message):
     """Blocks that were not brought here though it was wished for, for want of room or time;
     of the disk also those that were forgotten before they came there.
     """
+    ghost_hit_blocks: _builtins.int
+    """Since the start: what prompts asked for, nobody had, and a tier twice as large would
+    have had, the others being as they are. Of a tier of more than 65,536 frames estimated
+    from a sample.
+    """
+    ghost_hit_tokens: _builtins.int
     def __init__(
         self,
         *,
@@ -2250,10 +2258,12 @@ class TierUsage(_message.Message):
         late_reads: _builtins.int = ...,
         frames_late: _builtins.int = ...,
         blocks_shed: _builtins.int = ...,
+        ghost_hit_blocks: _builtins.int = ...,
+        ghost_hit_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bad_entries", b"bad_entries", "blocks_evicted", b"blocks_evicted", "blocks_failed", b"blocks_failed", "blocks_moved_in", b"blocks_moved_in", "blocks_shed", b"blocks_shed", "bytes_obtainable", b"bytes_obtainable", "bytes_total", b"bytes_total", "bytes_used", b"bytes_used", "degraded", b"degraded", "degraded_reason", b"degraded_reason", "delete_errors", b"delete_errors", "frames_cached", b"frames_cached", "frames_free", b"frames_free", "frames_idle", b"frames_idle", "frames_late", b"frames_late", "frames_limbo", b"frames_limbo", "frames_pinned", b"frames_pinned", "frames_quarantined", b"frames_quarantined", "frames_total", b"frames_total", "frames_used", b"frames_used", "late_reads", b"late_reads", "pressure", b"pressure", "read_errors", b"read_errors", "tier", b"tier", "write_errors", b"write_errors"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bad_entries", b"bad_entries", "blocks_evicted", b"blocks_evicted", "blocks_failed", b"blocks_failed", "blocks_moved_in", b"blocks_moved_in", "blocks_shed", b"blocks_shed", "bytes_obtainable", b"bytes_obtainable", "bytes_total", b"bytes_total", "bytes_used", b"bytes_used", "degraded", b"degraded", "degraded_reason", b"degraded_reason", "delete_errors", b"delete_errors", "frames_cached", b"frames_cached", "frames_free", b"frames_free", "frames_idle", b"frames_idle", "frames_late", b"frames_late", "frames_limbo", b"frames_limbo", "frames_pinned", b"frames_pinned", "frames_quarantined", b"frames_quarantined", "frames_total", b"frames_total", "frames_used", b"frames_used", "ghost_hit_blocks", b"ghost_hit_blocks", "ghost_hit_tokens", b"ghost_hit_tokens", "late_reads", b"late_reads", "pressure", b"pressure", "read_errors", b"read_errors", "tier", b"tier", "write_errors", b"write_errors"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

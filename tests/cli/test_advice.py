@@ -170,6 +170,21 @@ CASES: dict[str, tuple[pb.Usage, str, tuple[str, ...]]] = {
         "shed",
         ("100 of 400 blocks", "limit of 10 MB/s", "--set cpu_to_disk=RATE"),
     ),
+    "twice the size would have had more": (
+        usage(
+            tier(GPU, ghost_hit_blocks=250),
+            tier(CPU, ghost_hit_blocks=250, ghost_hit_tokens=4_000, blocks_evicted=900),
+            gpu_blocks=3_000,
+            cpu_blocks=2_000,
+        ),
+        "ghost_hits",
+        ("Twice the CPU tier would have had 5% more hits", "4,000 tokens", "A larger --cpu pays"),
+    ),
+    "twice the size would have had all": (
+        usage(tier(GPU, ghost_hit_blocks=100), sequences=40),
+        "ghost_hits",
+        ("100 hits, and there was none", "--gpu"),
+    ),
     "a tenant has what others wait for": (
         usage(
             gpu_blocks=3_000,
@@ -227,6 +242,8 @@ SILENT: dict[str, pb.Usage] = {
         tier(GPU), tier(DISK, blocks_shed=100, blocks_moved_in=301), gpu_blocks=3_000
     ),
     "drops that were wanted": usage(gpu_blocks=3_000, moves=moves(drops=900)),
+    "twice the size would have had a little more": usage(tier(GPU, ghost_hit_blocks=149), gpu_blocks=3_000),
+    "few hits were lost to size": usage(tier(GPU, ghost_hit_blocks=99), sequences=40),
     "a tenant waits for what is its own fault": usage(
         gpu_blocks=3_000, tenants=[tenant("x", 800, 500, 9), tenant("y", 200, 500)]
     ),

@@ -114,6 +114,7 @@ NOT_AS_THEY_ARE = {
     "transfers",
     "blocks_started",
     "bytes_in_flight",
+    "ghost_hit_tokens",
 }
 
 

@@ -18,6 +18,8 @@ BY_HAND = {
     "kvstore_disk_read_errors_total",
     "kvstore_disk_write_errors_total",
     "kvstore_frames_late",
+    "kvstore_ghost_blocks_hit_total",
+    "kvstore_ghost_tokens_hit_total",
     "kvstore_link_blocks_failed_total",
     "kvstore_link_blocks_waiting",
     "kvstore_metrics_errors_total",
