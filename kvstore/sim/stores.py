@@ -74,4 +74,5 @@ def store_of(config: SimConfig, disk_share: float = 1.0) -> Store:
         queue_blocks_max=config.queue_blocks_max,
         drop_tokens_max=config.drop_tokens_max,
         by_cost=config.by_cost,
+        percent_of_a=config.percent_of_a,
     )
