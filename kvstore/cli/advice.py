@@ -6,7 +6,9 @@ Each rule looks at one thing and says what was seen, what it means and what to d
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 
-from kvstore.cli.advice_links import NAMES, Advice, advise_links, advise_writes
+from kvstore.cli.advice_ghosts import advise_ghosts
+from kvstore.cli.advice_links import FLAGS, NAMES, Advice, advise_links, advise_writes
+from kvstore.cli.advice_tenants import advise_tenants
 from kvstore.cli.texts import counted
 from kvstore.v1 import kvstore_pb2 as pb
 
@@ -23,8 +25,6 @@ PIDS_SHOWN = 4
 SHARE_OF_HITS, SHARE_OF_SWAPS = 0.25, 0.10
 # A tier's frames that can't be given up, and those that are of use: far apart, something is reserved.
 MEMORY_HIGH, BLOCKS_LOW = 0.80, 0.50
-
-FLAGS = {pb.TIER_GPU: "--gpu", pb.TIER_CPU: "--cpu", pb.TIER_DISK: "--disk-bytes"}
 
 # What is found in a reason, in lower case, and what helps.
 DISK_REMEDIES = (
@@ -96,7 +96,8 @@ def _hit_rate_low(usage: pb.Usage) -> Iterator[Advice]:
 
 def _hit_rate_high(usage: pb.Usage) -> Iterator[Advice]:
     rate = _hit_rate(usage)
-    if rate is None or rate <= HIT_RATE_HIGH:
+    if rate is None or rate <= HIT_RATE_HIGH or any(advise_ghosts(usage)):
+        # What was lost is better to go by than what was evicted.
         return
     below = [tier for tier in reversed(usage.tiers) if tier.frames_total]
     if below and below[0].blocks_evicted >= EVICTED_MIN:
@@ -225,6 +226,8 @@ RULES: tuple[Callable[[pb.Usage], Iterator[Advice]], ...] = (
     advise_links,
     advise_writes,
     _preemptions,
+    advise_tenants,
+    advise_ghosts,
     _hit_rate_low,
     _hit_rate_high,
 )

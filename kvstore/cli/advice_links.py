@@ -5,13 +5,14 @@ from dataclasses import dataclass
 
 from kvstore.v1 import kvstore_pb2 as pb
 
-__all__ = ["NAMES", "Advice", "advise_links", "advise_writes"]
+__all__ = ["FLAGS", "NAMES", "Advice", "advise_links", "advise_writes"]
 
 # Work that waits for a link; and a limit below so much of what the link can do is what holds it up.
 QUEUE_SECONDS, SHARE_OF_BANDWIDTH = 1.0, 0.9
 # Of blocks that were to be written to disk, those that were not; and how many of these say something.
 SHARE_OF_WRITES, BLOCKS_MIN = 0.25, 100
 
+FLAGS = {pb.TIER_GPU: "--gpu", pb.TIER_CPU: "--cpu", pb.TIER_DISK: "--disk-bytes"}
 NAMES = {pb.TIER_GPU: "GPU", pb.TIER_CPU: "CPU", pb.TIER_DISK: "disk"}
 
 

@@ -1,4 +1,7 @@
-"""A service's usage as one page of text, of 80 columns: tiers, links, hits, sequences, engines, advice."""
+"""A service's usage as one page of text, of 80 columns.
+
+Tiers, tenants where there are several, links, hits, sequences, engines, advice.
+"""
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,7 +18,7 @@ from kvstore.v1 import kvstore_pb2 as pb
 __all__ = ["COLUMNS", "show_page"]
 
 COLUMNS = 80
-PIDS_SHOWN, BUILD_SHOWN = 1, 16
+PIDS_SHOWN, BUILD_SHOWN, TENANTS_SHOWN = 1, 16, 8
 
 TIER_ROWS: tuple[tuple[str, Callable[[pb.TierUsage], str]], ...] = (
     ("memory", lambda tier: _bytes(tier.bytes_total)),
@@ -34,6 +37,7 @@ TIER_ROWS: tuple[tuple[str, Callable[[pb.TierUsage], str]], ...] = (
     ("blocks failed", lambda tier: f"{tier.blocks_failed:,}"),
     ("blocks evicted", lambda tier: f"{tier.blocks_evicted:,}"),
     ("blocks shed", lambda tier: f"{tier.blocks_shed:,}"),
+    ("  if twice as large", lambda tier: f"{tier.ghost_hit_blocks:,} hits"),
     ("pressure", lambda tier: pb.Pressure.Name(tier.pressure).removeprefix("PRESSURE_").lower()),
     ("writes", lambda tier: "failing" if tier.degraded else "ok"),
 )
@@ -50,6 +54,8 @@ def _parts(usage: pb.Usage, advice: Sequence[Advice]) -> Iterator[RenderableType
     yield f"kvstore {usage.build}, epoch {usage.store_epoch:016x}, up {_duration(up)}"
     yield from _health(usage)
     yield _tiers(usage)
+    if usage.tenants:
+        yield _tenants(usage)
     if usage.links:
         yield _links(usage)
     yield _lines(usage)
@@ -84,6 +90,30 @@ def _tiers(usage: pb.Usage) -> Table:
         table.add_column(_name(tier.tier), justify="right")
     for name, cell in TIER_ROWS:
         table.add_row(name, *map(cell, usage.tiers))
+    return table
+
+
+def _tenants(usage: pb.Usage) -> Table:
+    """What each has of each tier, and its share in brackets; who has most comes first."""
+    totals = {tier.tier: tier.frames_total for tier in usage.tiers}
+
+    def taken(tenant: pb.TenantUsage) -> float:
+        return max((each.frames_taken / max(1, totals[each.tier]) for each in tenant.frames), default=0.0)
+
+    tenants = sorted(usage.tenants, key=taken, reverse=True)
+    table = Table("Tenants", box=box.SIMPLE_HEAD)
+    tiers = [each.tier for each in tenants[0].frames]
+    for name in (*(f"{_name(tier)} (share)" for tier in tiers), "waiting"):
+        table.add_column(name, justify="right")
+    for tenant in tenants[:TENANTS_SHOWN]:
+        shares = []
+        for each in tenant.frames:
+            parts = [_share(part, totals[each.tier]) for part in (each.frames_taken, each.frames_guaranteed)]
+            shares.append(f"{parts[0]} ({parts[1]})")
+        called = Text(_cut(tenant.tenant or "named no more"))
+        table.add_row(called, *shares, f"{tenant.sequences_waiting:,}")
+    if len(tenants) > TENANTS_SHOWN:
+        table.add_row(f"and {len(tenants) - TENANTS_SHOWN} more", *("" for _ in tiers), "--json")
     return table
 
 

@@ -173,6 +173,10 @@ class Admission:
         """How many sequences have a ticket."""
         return len(self._tickets)
 
+    def domains_waiting(self) -> list[DomainId]:
+        """Of each sequence with a ticket whose it is."""
+        return [sequence.domain for sequence in self._tickets]
+
     def engines_waiting(self) -> dict[EngineId, None]:
         """Whose sequences have a ticket."""
         return dict.fromkeys(sequence.engine for sequence in self._tickets)

@@ -176,7 +176,7 @@ class Choosing:
         if for_good:
             self._memory.blocks.to_disk[rows] = False
         # They don't wait for their way down any more, so a copy from above may take their place.
-        self._lanes[COPY, BACKGROUND].stalled = False
+        self._lanes[COPY, BACKGROUND].resume()
 
     def _take_frames(
         self, tier: Tier, rows: Rows, spare: int = 0, *, in_background: bool = False

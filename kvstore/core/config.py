@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from kvstore.core.errors import ConfigInvalid
 from kvstore.core.types import TenantId
 
-__all__ = ["OPERATIONS_MAX", "SHARE_ROUNDING", "StoreConfig", "transfer_blocks"]
+__all__ = ["OPERATIONS_MAX", "SHARE_ROUNDING", "TRANSFER_BYTES", "StoreConfig", "transfer_blocks"]
 
 # In one step, by the contract.
 OPERATIONS_MAX = 4_096

@@ -45,6 +45,7 @@ def check_invariants(store: Store) -> None:
     _check_retained(store)
     _check_eviction_order(store)
     _check_lanes(store)
+    store.memory.ghosts.check_bounds()
 
 
 def found_by_tier(store: Store) -> set[Found]:
@@ -244,6 +245,7 @@ def _check_lanes(store: Store) -> None:
         count = sum(other is lane for other in store.links.lanes_under_way())
         check(lane.under_way == count, f"{name}: transfers under way are counted wrong")
         check(lane.under_way <= lane.under_way_max, f"{name}: too many transfers are under way")
+        check(lane.is_in_step, f"{name}: a row stands in no queue, or in that of another tenant")
         if urgency in (Urgency.ASKED, Urgency.NEEDED):
             check(not lane.may_begin, f"{name}: what waits could be begun")
         if urgency is Urgency.BACKGROUND:

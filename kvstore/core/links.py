@@ -46,6 +46,7 @@ __all__ = ["Links", "Moved"]
 # What an engine or a swap asks for, by link.
 FOREGROUND = {LOAD: ASKED, READ: ASKED, COPY: NEEDED}
 BUSY_SECONDS = 1.0
+NOBODYS: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ class Links:
         """`is_waiting`: whether somebody waits for GPU frames at a time."""
         self._config = config
         self._memory = memory
-        self.lanes = make_lanes(config)
+        self.lanes = make_lanes(config, memory.shares)
         self._order = [self.lanes[each] for each in ORDER]
         self._copies, self._writes = self.lanes[COPY, BACKGROUND], self.lanes[WRITE, BACKGROUND]
         self._ahead_lanes = self.lanes[READ, PREFETCH], self.lanes[LOAD, PREFETCH]
@@ -140,12 +141,12 @@ class Links:
     def _make_place(self, link: Link, count: int) -> int:
         """How many more rows may wait in the background. Writes to disk are shed for copies; what is shed
         is not gone: who wants it on disk asks again (`writing.py`)."""
-        copies, writes, shed = self._copies.rows, self._writes.rows, self._memory.blocks_shed
-        over = len(copies) + len(writes) + count - self._config.queue_blocks_max
+        waiting, shed = len(self._copies.rows) + len(self._writes.rows), self._memory.blocks_shed
+        over = waiting + count - self._config.queue_blocks_max
         if over <= 0:
             return count
         if link == COPY:
-            given_up = [writes.popitem()[0] for _ in range(min(over, len(writes)))]
+            given_up = self._writes.give_up(over)
             self._memory.blocks.queued[CPU][given_up] = False
             shed[DISK] += len(given_up)
             over -= len(given_up)
@@ -189,7 +190,7 @@ class Links:
         if self._copies.may_begin:
             # A write that found no room on disk has made some in the CPU tier.
             self._start_lane(self._copies, time, started)
-        self._memory.copies_stalled = self._copies.stalled
+        self._memory.copies_stalled = frozenset(self._copies.stalled) if self._copies.stalled else NOBODYS
         return started
 
     def _start_lane(self, lane: Lane, time: float, started: list[Transfer]) -> None:
@@ -214,7 +215,7 @@ class Links:
     def resume(self) -> None:
         """Something has moved, or time has passed: room that was lacking may be there."""
         for lane in self._order:
-            lane.stalled = False
+            lane.resume()
 
     def _begin(self, lane: Lane, rows: Rows, urgency: Urgency) -> Transfer:
         source, target = lane.link

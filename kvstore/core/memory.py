@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kvstore.core.blocks import NO_FRAME, NO_ROWS, Blocks
 from kvstore.core.config import StoreConfig
 from kvstore.core.decisions import OWNERS_MAX, Decisions
 from kvstore.core.errors import check
+from kvstore.core.ghosts import Ghosts
 from kvstore.core.pool import FramePool
 from kvstore.core.ports import EvictionPolicy
 from kvstore.core.prefix import PrefixIndex
@@ -53,7 +55,8 @@ class Memory:
         self.eviction = eviction
         eviction.begin(self.blocks.capacity)
         self.shares = Shares(config, self.blocks)
-        self.replicas = Replicas(self.blocks, self.pools, self.prefix, eviction, self.shares)
+        self.ghosts = Ghosts(self.blocks, sizes)
+        self.replicas = Replicas(self.blocks, self.pools, self.prefix, eviction, self.shares, self.ghosts)
         self.room = Room(self.blocks, self.pools, eviction, self.shares)
         self.watermarks = WatermarkTable(config)
         self.decisions = Decisions()
@@ -63,8 +66,8 @@ class Memory:
         # Blocks that were not brought to a tier, though it was wished for, for want of room or time; of the
         # disk also those that were forgotten before they came there.
         self.blocks_shed = [0 for _ in Tier]
-        # Whether copies from the GPU down find no room, so that waiting for them is of no use.
-        self.copies_stalled = False
+        # Places of tenants whose copies from the GPU down find no room: to wait for them is of no use.
+        self.copies_stalled: frozenset[int] = frozenset()
         # Whether the event that is being handled has left frames behind that others can have.
         self.room_was_made = False
 
@@ -142,8 +145,7 @@ class Memory:
         if len(victims) < wanted and tier is not DISK:
             victims = find(spared=lambda rows: queued[rows])
         if len(victims) < wanted and not in_background:
-            waits = tier is GPU and not self.copies_stalled
-            awaited = queued & self.blocks.to_disk if waits else None
+            awaited = self._awaited() if tier is GPU else None
             spared = None if awaited is None else lambda rows: awaited[rows]
             victims = find(spared=spared)
             if len(victims) < wanted and self.shares.are_shared and tier is not DISK and not in_share:
@@ -157,9 +159,20 @@ class Memory:
             self._evict_for(wanted, tier, victims[:taken], in_background=in_background)
         return True
 
+    def _awaited(self) -> NDArray[np.bool_] | None:
+        """Blocks of the GPU on their way to disk, of tenants whose copies go on."""
+        if self.copies_stalled and not self.shares.are_shared:
+            return None
+        awaited: NDArray[np.bool_] = self.blocks.queued[GPU] & self.blocks.to_disk
+        if self.copies_stalled:
+            rows = np.flatnonzero(awaited)
+            awaited[rows[np.isin(self.shares.places(rows), list(self.copies_stalled))]] = False
+        return awaited
+
     def _evict_for(self, wanted: int, tier: Tier, rows: Rows, *, in_background: bool) -> None:
         """And remembers why, for who asks."""
         owners, free = self.blocks.owner[rows[:OWNERS_MAX]], self.pools[tier].free_count
+        self.ghosts.note(tier, rows)
         lost = self.evict(tier, rows)
         self.decisions.note_lot(
             "evict",

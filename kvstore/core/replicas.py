@@ -8,6 +8,7 @@ import numpy as np
 
 from kvstore.core.blocks import NO_FRAME, NO_OWNER, NO_ROW, Blocks
 from kvstore.core.errors import check
+from kvstore.core.ghosts import Ghosts
 from kvstore.core.pool import FramePool, Frames
 from kvstore.core.ports import EvictionPolicy
 from kvstore.core.prefix import PrefixIndex
@@ -27,12 +28,14 @@ class Replicas:
         prefix: PrefixIndex,
         eviction: EvictionPolicy,
         shares: Shares,
+        ghosts: Ghosts,
     ) -> None:
         self._blocks = blocks
         self._pools = pools
         self._prefix = prefix
         self._eviction = eviction
         self._shares = shares
+        self._ghosts = ghosts
         # Blocks that have left the disk tier, to be told to the disk with the next effects.
         self.deleted: list[StoredKey] = []
 
@@ -42,7 +45,9 @@ class Replicas:
         blocks.frame[tier][rows] = self._pools[tier].take(rows)
         if self._shares.are_shared:
             self._shares.count(tier, rows, 1)
-        self._prefix.count_children(tier, rows[blocks.indexed[rows]], 1)
+        indexed = rows[blocks.indexed[rows]]
+        self._prefix.count_children(tier, indexed, 1)
+        self._ghosts.return_to(tier, indexed)
 
     def drop(self, tier: Tier, rows: Rows) -> None:
         """Gives the frames of these blocks in the tier back."""

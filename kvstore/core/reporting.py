@@ -30,9 +30,17 @@ from kvstore.core.types import (
     SequenceId,
     Tier,
 )
-from kvstore.core.usage import EngineUsage, LaneUsage, SequenceUsage, TierUsage, Usage
+from kvstore.core.usage import (
+    EngineUsage,
+    LaneUsage,
+    SequenceUsage,
+    TenantFrames,
+    TenantUsage,
+    TierUsage,
+    Usage,
+)
 
-__all__ = ["report_sequence", "report_sequences", "report_usage"]
+__all__ = ["report_sequence", "report_sequences", "report_tenants", "report_usage"]
 
 
 def report_usage(
@@ -43,6 +51,7 @@ def report_usage(
     leaving: Leaving,
     sessions: Sessions,
     sequences: SequenceUsage,
+    tenants: tuple[TenantUsage, ...],
     revision: Revision,
 ) -> Usage:
     held = {engine.id: membership.quarantined_frames(engine) for engine in membership.engines.values()}
@@ -81,6 +90,7 @@ def report_usage(
         engines=engines,
         lanes=lanes,
         sequences=sequences,
+        tenants=tenants,
         sessions=len(sessions),
         session_keys=sessions.key_count,
     )
@@ -132,6 +142,31 @@ def report_sequences(
     )
 
 
+def report_tenants(memory: Memory, admission: Admission) -> tuple[TenantUsage, ...]:
+    """Who has which part of each tier; those that are named no more, where they have any of it."""
+    shares = memory.shares
+    if not shares.are_shared:
+        return ()
+    waiting = Counter(shares.place_of(domain) for domain in admission.domains_waiting())
+    tiers = [tier for tier in Tier if memory.pools[tier].frame_count]
+    tenants = [
+        TenantUsage(
+            tenant=name,
+            frames=tuple(
+                TenantFrames(
+                    tier=tier,
+                    frames_taken=int(shares.used[tier][place]),
+                    frames_guaranteed=int(shares.guaranteed[tier][place]),
+                )
+                for tier in tiers
+            ),
+            sequences_waiting=waiting[place],
+        )
+        for place, name in enumerate(shares.names)
+    ]
+    return tuple(each for each in tenants if each.tenant or any(tier.frames_taken for tier in each.frames))
+
+
 def _idle_frames(memory: Memory, leaving: Leaving) -> int:
     """GPU frames of blocks that only idle sequences refer to."""
     if not leaving.idle:
@@ -163,4 +198,5 @@ def _tier_usage(
         frames_limbo=int(np.count_nonzero(referred & ~blocks.held(rows))) if tier is GPU else 0,
         frames_idle=idle,
         blocks_shed=memory.blocks_shed[tier],
+        blocks_ghost_hit=memory.ghosts.blocks_hit[tier],
     )

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvstore.core.blocks import Blocks
-from kvstore.core.config import StoreConfig
+from kvstore.core.config import SHARE_ROUNDING, StoreConfig
 from kvstore.core.types import DomainId, Rows, Tier
 
 __all__ = ["NOBODY", "Allowance", "Shares"]
@@ -23,6 +23,8 @@ __all__ = ["NOBODY", "Allowance", "Shares"]
 # No tenant in particular, or several at once.
 NOBODY = DomainId(0)
 TENANT_MASK = 0xFFFF_FFFF
+# No tenant can be called so: it stands for the default one.
+NAMED_NO_MORE = ""
 # Of each tenant, by its place: how many blocks it may lose.
 Allowance = NDArray[np.int64]
 
@@ -35,17 +37,24 @@ class Shares:
         self._blocks = blocks
         self.are_shared = len(config.tenants) > 1
         by_id = sorted((tenant, name) for name, tenant in config.tenants.items())
+        # By place.
+        self.names = [*(name for _, name in by_id), NAMED_NO_MORE]
         self._ids = np.array([tenant for tenant, _ in by_id], np.int64)
         shares = [config.share_of(name) for _, name in by_id]
         # By tier and place: frames that nobody else takes, and frames that the tenant has.
         self.guaranteed = tuple(
-            np.array([*(int(share * size) for share in shares), 0], np.int64) for size in config.frames
+            np.array([*(int(share * size + SHARE_ROUNDING) for share in shares), 0], np.int64)
+            for size in config.frames
         )
         self.used = tuple(np.zeros(len(by_id) + 1, np.int64) for _ in config.frames)
 
     def are_ones(self, domains: Sequence[tuple[DomainId, int]]) -> bool:
         """Whether all of these are the same tenant's."""
         return len({domain & TENANT_MASK for domain, _ in domains}) == 1
+
+    def place_of(self, domain: DomainId) -> int:
+        """Of the domain's tenant."""
+        return int(self._find(np.array([domain & TENANT_MASK]))[0])
 
     def places(self, rows: Rows) -> Rows:
         """Of each block's tenant."""
@@ -69,7 +78,7 @@ class Shares:
         floods gives up its own as soon as nobody has more. What nobody can find any more goes before all.
         """
         used, guaranteed = self.used[tier], self.guaranteed[tier]
-        mine = int(self._find(np.array([domain & TENANT_MASK]))[0])
+        mine = self.place_of(domain)
         borrowed = np.maximum(used - guaranteed, 0)
         more = np.maximum(borrowed - max(0, int(used[mine] + count - guaranteed[mine])), 0)
         more[-1] = used[-1]

@@ -61,7 +61,7 @@ from kvstore.core.operations import Decision
 from kvstore.core.outgoing import Outgoing
 from kvstore.core.ports import EvictionPolicy, SwapPolicy
 from kvstore.core.pressure import PressureGauge
-from kvstore.core.reporting import report_sequence, report_sequences, report_usage
+from kvstore.core.reporting import report_sequence, report_sequences, report_tenants, report_usage
 from kvstore.core.restoring import restore_blocks
 from kvstore.core.returning import Returning
 from kvstore.core.sequences import Sequence
@@ -139,7 +139,10 @@ class Store:
         self._news.woken = {}
         self.memory.room_was_made = False
         self.memory.now = self.memory.retained.now = self.memory.decisions.now = event.time
-        return self._outgoing.take(self._apply(event), event.time)
+        effects = self._outgoing.take(self._apply(event), event.time)
+        if self.memory.ghosts.evicted:
+            self.memory.ghosts.settle()
+        return effects
 
     def decisions(self, query: DecisionQuery) -> Iterator[tuple[int, Decision]]:
         """What was decided lately, the latest first, each with its number. Changes nothing."""
@@ -156,6 +159,7 @@ class Store:
             self.leaving,
             self.sessions,
             sequences,
+            report_tenants(self.memory, self.admission),
             self.revision,
         )
 

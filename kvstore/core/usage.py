@@ -1,10 +1,18 @@
-"""What the store tells of itself: frames by tier, engines and what they hold back."""
+"""What the store tells of itself: frames by tier, and whose they are; engines and what they hold back."""
 
 from msgspec import Struct
 
 from kvstore.core.types import EngineId, EngineState, Pressure, Revision, Tier, Urgency
 
-__all__ = ["EngineUsage", "LaneUsage", "SequenceUsage", "TierUsage", "Usage"]
+__all__ = [
+    "EngineUsage",
+    "LaneUsage",
+    "SequenceUsage",
+    "TenantFrames",
+    "TenantUsage",
+    "TierUsage",
+    "Usage",
+]
 
 
 class TierUsage(Struct, frozen=True, kw_only=True, gc=False):
@@ -31,6 +39,8 @@ class TierUsage(Struct, frozen=True, kw_only=True, gc=False):
     frames_idle: int = 0
     # Not brought there, though it was wished for; on disk also: forgotten before they came there.
     blocks_shed: int = 0
+    # Asked for, nowhere to be found, and what a tier twice as large would have had (`ghosts.py`).
+    blocks_ghost_hit: int = 0
 
 
 class LaneUsage(Struct, frozen=True, kw_only=True, gc=False):
@@ -77,12 +87,32 @@ class SequenceUsage(Struct, frozen=True, kw_only=True, gc=False):
     reliefs: int = 0
 
 
+class TenantFrames(Struct, frozen=True, kw_only=True, gc=False):
+    """Of one tier. `taken`: by blocks of the tenant, cached ones and those on their way included.
+    `guaranteed`: its share, which others don't take from it."""
+
+    tier: Tier
+    frames_taken: int
+    frames_guaranteed: int
+
+
+class TenantUsage(Struct, frozen=True, kw_only=True, gc=False):
+    """The empty name is for all together whose blocks were found on disk, and who are named no more."""
+
+    tenant: str
+    frames: tuple[TenantFrames, ...]
+    # Sequences that have a place in the queue for GPU frames.
+    sequences_waiting: int
+
+
 class Usage(Struct, frozen=True, kw_only=True, gc=False):
     revision: Revision
     tiers: tuple[TierUsage, ...]
     engines: tuple[EngineUsage, ...]
     sequences: SequenceUsage = SequenceUsage()
     lanes: tuple[LaneUsage, ...] = ()
+    # None where there is one tenant, who has it all.
+    tenants: tuple[TenantUsage, ...] = ()
     # Those that a next turn can go on from, and the block keys that they name.
     sessions: int = 0
     session_keys: int = 0

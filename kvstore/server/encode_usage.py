@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kvstore.core.types import Link, Tier, Urgency
-from kvstore.core.usage import EngineUsage, LaneUsage, SequenceUsage, TierUsage, Usage
+from kvstore.core.usage import EngineUsage, LaneUsage, SequenceUsage, TenantUsage, TierUsage, Usage
 from kvstore.observe.counting import Counts, LinkCounts
 from kvstore.server.encode import encode_engine
 from kvstore.server.encode_events import PRESSURES, TIERS
@@ -54,6 +54,7 @@ def encode_usage(usage: Usage, counts: Counts, facts: Facts) -> pb.Usage:
         engines=[_engine(engine, facts.store_epoch) for engine in usage.engines],
         build=facts.build,
         sequences=_sequences(usage.sequences),
+        tenants=[_tenant(tenant) for tenant in usage.tenants],
         prefix=_prefix(counts),
         sessions=usage.sessions,
         session_keys=usage.session_keys,
@@ -85,7 +86,10 @@ def _tier(usage: TierUsage, facts: Facts) -> pb.TierUsage:
         frames_idle=usage.frames_idle,
         frames_late=usage.frames_late,
         blocks_shed=usage.blocks_shed,
+        ghost_hit_blocks=usage.blocks_ghost_hit,
     )
+    if facts.layout is not None:
+        message.ghost_hit_tokens = usage.blocks_ghost_hit * facts.layout.block_tokens
     if usage.tier is Tier.DISK:
         _fill_disk(message, facts)
     elif facts.layout is not None:
@@ -119,6 +123,21 @@ def _engine(usage: EngineUsage, store_epoch: int) -> pb.EngineUsage:
         sequences=usage.sequences,
         frames_quarantined=usage.frames_quarantined,
         peer_pids=usage.pids,
+    )
+
+
+def _tenant(usage: TenantUsage) -> pb.TenantUsage:
+    return pb.TenantUsage(
+        tenant=usage.tenant,
+        frames=[
+            pb.TenantFrames(
+                tier=TIERS[each.tier],
+                frames_taken=each.frames_taken,
+                frames_guaranteed=each.frames_guaranteed,
+            )
+            for each in usage.frames
+        ],
+        sequences_waiting=usage.sequences_waiting,
     )
 
 

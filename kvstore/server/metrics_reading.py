@@ -1,6 +1,7 @@
 """How metrics are read off what is seen at a scrape: one value, or one a tier, link, lane, state or kind.
 
-Labels have few values that are known in advance: never a session's, a sequence's or an engine's name.
+Labels have few values that are known in advance: an operator's tenants, but never the name of a session, a
+sequence or an engine.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -23,6 +24,7 @@ __all__ = [
     "block_ratio",
     "by_lane",
     "by_link",
+    "by_tenant",
     "by_tier",
     "engines",
     "events",
@@ -33,6 +35,7 @@ __all__ = [
     "refusals",
     "single",
     "states",
+    "waiting",
 ]
 
 Sample = tuple[tuple[str, ...], float]
@@ -109,6 +112,22 @@ def by_lane(name: str, help: str, get: Callable[[pb.LaneUsage], float]) -> Metri
                 yield (_link(link), pb.Urgency.Name(lane.urgency).removeprefix("URGENCY_").lower()), get(lane)
 
     return Metric(name, help, read, ("link", "urgency"))
+
+
+def by_tenant(name: str, help: str, get: Callable[[pb.TenantFrames], float]) -> Metric:
+    """Of each tier; only where there are several tenants."""
+
+    def read(seen: Seen) -> Iterator[Sample]:
+        for tenant in seen.usage.tenants:
+            for frames in tenant.frames:
+                yield (_tier(frames.tier), tenant.tenant), get(frames)
+
+    return Metric(name, help, read, ("tier", "tenant"))
+
+
+def waiting(seen: Seen) -> Iterator[Sample]:
+    for tenant in seen.usage.tenants:
+        yield (tenant.tenant,), tenant.sequences_waiting
 
 
 def of_disk(name: str, help: str, get: Callable[[pb.TierUsage], float]) -> Metric:

@@ -1,6 +1,15 @@
 """Metrics of the tiers: what they hold, how full they are, and how the disk does."""
 
-from kvstore.server.metrics_reading import Metric, block_ratio, by_tier, memory_ratio, of_disk, single
+from kvstore.server.metrics_reading import (
+    Metric,
+    block_ratio,
+    by_tenant,
+    by_tier,
+    memory_ratio,
+    of_disk,
+    single,
+    waiting,
+)
 from kvstore.v1 import kvstore_pb2 as pb
 
 __all__ = ["OF_TIERS"]
@@ -84,6 +93,33 @@ OF_TIERS: tuple[Metric, ...] = (
         "Blocks that were not brought to a tier though it was wished for, for want of room or time; of the "
         "disk also those that were forgotten before they came there.",
         lambda tier: tier.blocks_shed,
+    ),
+    by_tier(
+        "kvstore_ghost_blocks_hit_total",
+        "Blocks that prompts asked for, nobody had, and a tier twice as large would have had.",
+        lambda tier: tier.ghost_hit_blocks,
+    ),
+    by_tier(
+        "kvstore_ghost_tokens_hit_total",
+        "The same in tokens.",
+        lambda tier: tier.ghost_hit_tokens,
+    ),
+    # Where there are several tenants.
+    by_tenant(
+        "kvstore_tenant_frames",
+        "Frames of a tenant's blocks, cached ones included. An empty name: all who are named no more.",
+        lambda frames: frames.frames_taken,
+    ),
+    by_tenant(
+        "kvstore_tenant_frames_guaranteed",
+        "Frames that others don't take from a tenant: its share of the tier. More than these are lent.",
+        lambda frames: frames.frames_guaranteed,
+    ),
+    Metric(
+        "kvstore_tenant_sequences_waiting",
+        "Sequences of a tenant that have a place in the queue for GPU frames.",
+        waiting,
+        ("tenant",),
     ),
     # The disk.
     of_disk(

@@ -77,6 +77,8 @@ class SimConfig:
     watched: bool = False
     # Engines that make unary calls instead of steps.
     single_share: float = 0.2
+    # Of each tier, that the other tenant doesn't take.
+    percent_of_a: int = 50
 
 
 def draw_config(seed: int, **given: object) -> SimConfig:
@@ -124,6 +126,7 @@ def draw_config(seed: int, **given: object) -> SimConfig:
         "writes_max": rng.choice([1, 2, 3, 3]),
     }
     # Drawn apart, so that it changes nothing of what befalls the runs of older versions.
+    drawn["percent_of_a"] = random.Random(f"{seed} shares").choice([50, 50, 0, 20, 100])
     drawn["by_cost"] = random.Random(f"{seed} policy").choice([False, True, True])
     drawn["eviction"] = random.Random(f"{seed} eviction").randrange(len(EVICTION_POLICIES))
     config = SimConfig(seed=seed, **drawn)

@@ -29,7 +29,7 @@ def take_all(world: World, texts: Texts, number: int) -> None:
     _Taker(engine, texts).take(config.gpu_frames)
     engine.take_step([free(id, retention=Retention.DISCARD) for id in engine.lines])
     room = config.cpu_frames - config.cpu_frames_reserved
-    share = min(room, int(config.share_of("a") * config.cpu_frames))
+    share = min(room, _share_of_a(world, Tier.CPU))
     pieces = [("a", blocks) for blocks in _in_pieces(share, config.gpu_frames)]
     pieces += [("b", blocks) for blocks in _in_pieces(room - share, config.gpu_frames)]
     for tenant, blocks in pieces:
@@ -118,3 +118,9 @@ class _Taker:
         served = line is not None and line.state is SequenceState.RESIDENT
         expect(served, f"an engine by itself can't have {blocks} GPU frames")
         return operation.sequence
+
+
+def _share_of_a(world: World, tier: Tier) -> int:
+    """Frames of the tier that tenant a can have whatever others do."""
+    [a] = [each for each in world.store.usage().tenants if each.tenant == "a"]
+    return sum(each.frames_guaranteed for each in a.frames if each.tier is tier)

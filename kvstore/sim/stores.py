@@ -37,6 +37,7 @@ def make_store(
     retained_blocks_max: int = 0,
     queue_blocks_max: int = 65_536,
     background_wait_seconds: float = 1.0,
+    percent_of_a: int = 50,
 ) -> Store:
     config = StoreConfig(
         block_tokens=BLOCK_TOKENS,
@@ -45,6 +46,7 @@ def make_store(
         disk_frames=disk_frames,
         tenants=TENANTS,
         default_tenant="a",
+        tenant_shares={"a": percent_of_a / 100},
         engines_max=engines_max,
         sequences_max=sequences_max,
         operations_max=operations_max,
@@ -76,4 +78,5 @@ def store_of(config: SimConfig, disk_share: float = 1.0) -> Store:
         drop_tokens_max=config.drop_tokens_max,
         by_cost=config.by_cost,
         eviction=config.eviction,
+        percent_of_a=config.percent_of_a,
     )

@@ -2006,6 +2006,7 @@ class Usage(_message.Message):
     DRAINING_FIELD_NUMBER: _builtins.int
     SESSIONS_FIELD_NUMBER: _builtins.int
     SESSION_KEYS_FIELD_NUMBER: _builtins.int
+    TENANTS_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     store_epoch: _builtins.int
     build: _builtins.str
@@ -2036,6 +2037,10 @@ class Usage(_message.Message):
 
     @_builtins.property
     def steps(self) -> Global___StepUsage: ...
+    @_builtins.property
+    def tenants(self) -> _containers.RepeatedCompositeFieldContainer[Global___TenantUsage]:
+        """Whose the frames are. Empty where the service has one tenant, who has them all."""
+
     def __init__(
         self,
         *,
@@ -2054,10 +2059,11 @@ class Usage(_message.Message):
         draining: _builtins.bool = ...,
         sessions: _builtins.int = ...,
         session_keys: _builtins.int = ...,
+        tenants: _abc.Iterable[Global___TenantUsage] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["prefix", b"prefix", "sequences", b"sequences", "start_time", b"start_time", "steps", b"steps"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_bytes", b"block_bytes", "block_tokens", b"block_tokens", "build", b"build", "draining", b"draining", "engines", b"engines", "links", b"links", "prefix", b"prefix", "revision", b"revision", "sequences", b"sequences", "session_keys", b"session_keys", "sessions", b"sessions", "start_time", b"start_time", "steps", b"steps", "store_epoch", b"store_epoch", "tiers", b"tiers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_bytes", b"block_bytes", "block_tokens", b"block_tokens", "build", b"build", "draining", b"draining", "engines", b"engines", "links", b"links", "prefix", b"prefix", "revision", b"revision", "sequences", b"sequences", "session_keys", b"session_keys", "sessions", b"sessions", "start_time", b"start_time", "steps", b"steps", "store_epoch", b"store_epoch", "tenants", b"tenants", "tiers", b"tiers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2170,6 +2176,8 @@ class TierUsage(_message.Message):
     LATE_READS_FIELD_NUMBER: _builtins.int
     FRAMES_LATE_FIELD_NUMBER: _builtins.int
     BLOCKS_SHED_FIELD_NUMBER: _builtins.int
+    GHOST_HIT_BLOCKS_FIELD_NUMBER: _builtins.int
+    GHOST_HIT_TOKENS_FIELD_NUMBER: _builtins.int
     tier: Global___Tier.ValueType
     frames_total: _builtins.int
     frames_free: _builtins.int
@@ -2216,6 +2224,12 @@ class TierUsage(_message.Message):
     """Blocks that were not brought here though it was wished for, for want of room or time;
     of the disk also those that were forgotten before they came there.
     """
+    ghost_hit_blocks: _builtins.int
+    """Since the start: what prompts asked for, nobody had, and a tier twice as large would
+    have had, the others being as they are. Of a tier of more than 8,192 frames estimated
+    from a sample.
+    """
+    ghost_hit_tokens: _builtins.int
     def __init__(
         self,
         *,
@@ -2244,14 +2258,76 @@ class TierUsage(_message.Message):
         late_reads: _builtins.int = ...,
         frames_late: _builtins.int = ...,
         blocks_shed: _builtins.int = ...,
+        ghost_hit_blocks: _builtins.int = ...,
+        ghost_hit_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bad_entries", b"bad_entries", "blocks_evicted", b"blocks_evicted", "blocks_failed", b"blocks_failed", "blocks_moved_in", b"blocks_moved_in", "blocks_shed", b"blocks_shed", "bytes_obtainable", b"bytes_obtainable", "bytes_total", b"bytes_total", "bytes_used", b"bytes_used", "degraded", b"degraded", "degraded_reason", b"degraded_reason", "delete_errors", b"delete_errors", "frames_cached", b"frames_cached", "frames_free", b"frames_free", "frames_idle", b"frames_idle", "frames_late", b"frames_late", "frames_limbo", b"frames_limbo", "frames_pinned", b"frames_pinned", "frames_quarantined", b"frames_quarantined", "frames_total", b"frames_total", "frames_used", b"frames_used", "late_reads", b"late_reads", "pressure", b"pressure", "read_errors", b"read_errors", "tier", b"tier", "write_errors", b"write_errors"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bad_entries", b"bad_entries", "blocks_evicted", b"blocks_evicted", "blocks_failed", b"blocks_failed", "blocks_moved_in", b"blocks_moved_in", "blocks_shed", b"blocks_shed", "bytes_obtainable", b"bytes_obtainable", "bytes_total", b"bytes_total", "bytes_used", b"bytes_used", "degraded", b"degraded", "degraded_reason", b"degraded_reason", "delete_errors", b"delete_errors", "frames_cached", b"frames_cached", "frames_free", b"frames_free", "frames_idle", b"frames_idle", "frames_late", b"frames_late", "frames_limbo", b"frames_limbo", "frames_pinned", b"frames_pinned", "frames_quarantined", b"frames_quarantined", "frames_total", b"frames_total", "frames_used", b"frames_used", "ghost_hit_blocks", b"ghost_hit_blocks", "ghost_hit_tokens", b"ghost_hit_tokens", "late_reads", b"late_reads", "pressure", b"pressure", "read_errors", b"read_errors", "tier", b"tier", "write_errors", b"write_errors"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TierUsage: _TypeAlias = TierUsage  # noqa: Y015
+
+@_typing.final
+class TenantUsage(_message.Message):
+    """A tenant's part of each tier that there is, and how many of its sequences have a place in
+    the queue for GPU frames.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANT_FIELD_NUMBER: _builtins.int
+    FRAMES_FIELD_NUMBER: _builtins.int
+    SEQUENCES_WAITING_FIELD_NUMBER: _builtins.int
+    tenant: _builtins.str
+    """Empty: all together whose blocks were found on disk, and who are named no more."""
+    sequences_waiting: _builtins.int
+    @_builtins.property
+    def frames(self) -> _containers.RepeatedCompositeFieldContainer[Global___TenantFrames]: ...
+    def __init__(
+        self,
+        *,
+        tenant: _builtins.str = ...,
+        frames: _abc.Iterable[Global___TenantFrames] | None = ...,
+        sequences_waiting: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frames", b"frames", "sequences_waiting", b"sequences_waiting", "tenant", b"tenant"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TenantUsage: _TypeAlias = TenantUsage  # noqa: Y015
+
+@_typing.final
+class TenantFrames(_message.Message):
+    """Of one tier: frames of its blocks, cached ones included; and its share, which others
+    don't take from it. What it has beyond that is lent.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TIER_FIELD_NUMBER: _builtins.int
+    FRAMES_TAKEN_FIELD_NUMBER: _builtins.int
+    FRAMES_GUARANTEED_FIELD_NUMBER: _builtins.int
+    tier: Global___Tier.ValueType
+    frames_taken: _builtins.int
+    frames_guaranteed: _builtins.int
+    def __init__(
+        self,
+        *,
+        tier: Global___Tier.ValueType = ...,
+        frames_taken: _builtins.int = ...,
+        frames_guaranteed: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frames_guaranteed", b"frames_guaranteed", "frames_taken", b"frames_taken", "tier", b"tier"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TenantFrames: _TypeAlias = TenantFrames  # noqa: Y015
 
 @_typing.final
 class SequenceUsage(_message.Message):

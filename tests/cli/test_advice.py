@@ -25,11 +25,15 @@ def usage(
     moves: pb.SequenceUsage | None = None,
     engines: Iterable[pb.EngineUsage] = (),
     links: Iterable[pb.LinkUsage] = (),
+    tenants: Iterable[pb.TenantUsage] = (),
     **hits: int,
 ) -> pb.Usage:
     prefix = pb.PrefixUsage(sequences_admitted=sequences, blocks_queried=queried, **hits)
     tiers = tiers or (tier(GPU), tier(CPU))
-    return pb.Usage(tiers=tiers, prefix=prefix, sequences=moves, engines=engines, links=links, block_bytes=MB)
+    message = pb.Usage(tiers=tiers, prefix=prefix, sequences=moves, engines=engines, links=links)
+    message.tenants.extend(tenants)
+    message.block_bytes = MB
+    return message
 
 
 def link(
@@ -49,6 +53,15 @@ def link(
         limit=pb.RateLimit(bytes_per_second=limit, effective_bytes_per_second=limit),
         rate=pb.LinkRate(bandwidth_bytes_per_second=bandwidth),
     )
+
+
+def tenant(name: str, taken: int, guaranteed: int, waiting: int = 0) -> pb.TenantUsage:
+    """All of its CPU frames are borrowed, which nobody waits for."""
+    frames = [
+        pb.TenantFrames(tier=GPU, frames_taken=taken, frames_guaranteed=guaranteed),
+        pb.TenantFrames(tier=CPU, frames_taken=900, frames_guaranteed=0),
+    ]
+    return pb.TenantUsage(tenant=name, frames=frames, sequences_waiting=waiting)
 
 
 def moves(**counts: int) -> pb.SequenceUsage:
@@ -157,6 +170,29 @@ CASES: dict[str, tuple[pb.Usage, str, tuple[str, ...]]] = {
         "shed",
         ("100 of 400 blocks", "limit of 10 MB/s", "--set cpu_to_disk=RATE"),
     ),
+    "twice the size would have had more": (
+        usage(
+            tier(GPU, ghost_hit_blocks=250),
+            tier(CPU, ghost_hit_blocks=250, ghost_hit_tokens=4_000, blocks_evicted=900),
+            gpu_blocks=3_000,
+            cpu_blocks=2_000,
+        ),
+        "ghost_hits",
+        ("Twice the CPU tier would have had 5% more hits", "4,000 tokens", "A larger --cpu pays"),
+    ),
+    "twice the size would have had all": (
+        usage(tier(GPU, ghost_hit_blocks=100), sequences=40),
+        "ghost_hits",
+        ("100 hits, and there was none", "--gpu"),
+    ),
+    "a tenant has what others wait for": (
+        usage(
+            gpu_blocks=3_000,
+            tenants=[tenant("x", 800, 500, 7), tenant("y", 200, 300, 2), tenant("z", 0, 200)],
+        ),
+        "tenant_share",
+        ("Tenant x has 300 frames of the GPU more than its share", "2 sequences", "--gpu"),
+    ),
     "bad entries": (
         usage(tier(GPU), tier(CPU), tier(DISK, bad_entries=3), gpu_blocks=3_000),
         "bad_entries",
@@ -206,6 +242,17 @@ SILENT: dict[str, pb.Usage] = {
         tier(GPU), tier(DISK, blocks_shed=100, blocks_moved_in=301), gpu_blocks=3_000
     ),
     "drops that were wanted": usage(gpu_blocks=3_000, moves=moves(drops=900)),
+    "twice the size would have had a little more": usage(tier(GPU, ghost_hit_blocks=149), gpu_blocks=3_000),
+    "few hits were lost to size": usage(tier(GPU, ghost_hit_blocks=99), sequences=40),
+    "a tenant waits for what is its own fault": usage(
+        gpu_blocks=3_000, tenants=[tenant("x", 800, 500, 9), tenant("y", 200, 500)]
+    ),
+    "who waits has its share": usage(
+        gpu_blocks=3_000, tenants=[tenant("x", 600, 500), tenant("y", 300, 300, 9)]
+    ),
+    "all are within their shares": usage(
+        gpu_blocks=3_000, tenants=[tenant("x", 500, 500), tenant("y", 200, 500, 9)]
+    ),
     "few preemptions": usage(gpu_blocks=3_000, moves=moves(reliefs=499)),
     "preemptions at the start": usage(queried=0, sequences=3, moves=moves(reliefs=9)),
 }

@@ -49,6 +49,10 @@ def large_usage() -> pb.Usage:
         fill(message)
     for tier in usage.tiers[:2]:
         tier.bad_entries = 0
+    for number in range(100):
+        tenant = usage.tenants.add(tenant=f"[bold]tenant {number}", sequences_waiting=QUEUED)
+        for tier in usage.tiers:
+            tenant.frames.add(tier=tier.tier, frames_taken=LARGE, frames_guaranteed=LARGE)
     for number in range(3):
         engine = usage.engines.add(build="[bold]vllm 0.99.1+cu131" * 5, sequences=65_536)
         engine.engine.name = f"engines/{number:08d}-0000"
@@ -110,6 +114,7 @@ NOT_AS_THEY_ARE = {
     "transfers",
     "blocks_started",
     "bytes_in_flight",
+    "ghost_hit_tokens",
 }
 
 
@@ -136,6 +141,25 @@ def test_a_cap_larger_than_its_device_is_told() -> None:
     assert "memory 1.0 TiB 4.0 TiB" in words
     assert "obtainable - 3.0 TiB" in words
     assert "there is room for 3,298,534,883,328" in words
+
+
+def test_tenants_are_told_with_their_shares_who_has_most_first() -> None:
+    usage = pb.Usage(tiers=[pb.TierUsage(tier=pb.TIER_GPU, frames_total=200)])
+    for number, name in enumerate(("a", "b", "")):
+        tenant = usage.tenants.add(tenant=name, sequences_waiting=number)
+        tenant.frames.add(tier=pb.TIER_GPU, frames_taken=10 + number, frames_guaranteed=100 - 50 * number)
+    lines = [line.split() for line in shown(usage).splitlines()]
+    begin = lines.index(["Tenants", "GPU", "(share)", "waiting"])
+    assert lines[begin + 2 : begin + 5] == [
+        ["named", "no", "more", "6.0%", "(0.0%)", "2"],
+        ["b", "5.5%", "(25.0%)", "1"],
+        ["a", "5.0%", "(50.0%)", "0"],
+    ]
+    assert "Tenants" not in shown(pb.Usage(tiers=usage.tiers))
+
+
+def test_of_many_tenants_some_are_shown_and_the_others_counted() -> None:
+    assert "and 92 more" in shown(large_usage())
 
 
 def test_a_drain_is_told_beside_a_disk_that_fails() -> None:

@@ -13,7 +13,7 @@ from kvstore.core.events import BlocksFound
 from kvstore.core.types import StepNumber
 from kvstore.observe.reading import find_runs
 from kvstore.observe.records import Entry, Failure, Refusal
-from kvstore.observe.replay import replay
+from kvstore.observe.replay import remake, replay
 from tests.core.caller import Caller
 from tests.core.fuzz import Fuzz
 from tests.core.world import World, engine_id, make_store, text
@@ -24,6 +24,7 @@ from tests.server.harness import until
 SIZES = [
     {"cpu_frames": 12, "disk_frames": 20},
     {"cpu_frames": 12, "disk_frames": 20, "by_cost": 1},
+    {"cpu_frames": 12, "disk_frames": 20, "percent_of_a": 80},
     {"cpu_frames": 6},
     {},
 ]
@@ -41,6 +42,22 @@ def test_a_fuzz_run_has_the_same_effects_again(tmp_path: Path, sizes: dict[str, 
     assert replayed.entries == sum(1 for _ in found.entries()) > 200
     done = run_replay(tmp_path)
     assert (done.exit_code, f"{replayed.entries} events, the same effects" in done.output) == (0, True)
+    # What is counted beside the effects, ghosts and what each tenant has, is the same as well.
+    usage = remake(found).usage()
+    assert usage == run.world.store.usage()
+
+
+def test_what_is_counted_of_ghosts_is_the_same_again(tmp_path: Path) -> None:
+    world = World(make_store(gpu_frames=8, cpu_frames=12))
+    with journaled(world.store, tmp_path):
+        caller = Caller(world)
+        for number in (1, 2, 3, 4, 5, 6, 7, 8, 5, 4):
+            caller.cache(text(number, 16))
+            world.drain()
+    [run] = find_runs(tmp_path)
+    usage = remake(run).usage()
+    assert usage == world.store.usage()
+    assert all(tier.blocks_ghost_hit > 0 for tier in usage.tiers[:2])
 
 
 def count_entries(path: Path) -> int:

@@ -6,7 +6,7 @@ from kvstore.server.metrics_list import METRICS
 from tests.server.harness import until
 from tests.server.scraping import Samples
 
-__all__ = ["BY_HAND", "Watch"]
+__all__ = ["BY_HAND", "SET", "Watch"]
 
 # What is over in no time in the real service, or can't be had on purpose: seen in a world by hand.
 BY_HAND = {
@@ -18,10 +18,16 @@ BY_HAND = {
     "kvstore_disk_read_errors_total",
     "kvstore_disk_write_errors_total",
     "kvstore_frames_late",
+    "kvstore_ghost_blocks_hit_total",
+    "kvstore_ghost_tokens_hit_total",
     "kvstore_link_blocks_failed_total",
     "kvstore_link_blocks_waiting",
     "kvstore_metrics_errors_total",
+    "kvstore_tenant_frames",
+    "kvstore_tenant_sequences_waiting",
 }
+# What was set at the start, where there are several tenants.
+SET = {"kvstore_tenant_frames_guaranteed"}
 
 
 class Watch:

@@ -17,7 +17,7 @@ from kvstore.tiers.disk import DiskTier
 from tests.core.caller import Caller
 from tests.core.world import World, keys_of, make_store, text
 from tests.observe.test_counting import count
-from tests.server.metrics_watch import BY_HAND, Watch
+from tests.server.metrics_watch import BY_HAND, SET, Watch
 from tests.server.scraping import parse
 from tools.metrics import render
 
@@ -62,7 +62,8 @@ def test_7_04_what_is_over_in_no_time_moves_too(tmp_path: Path) -> None:
         disk._health.failed("no room")
         assert watch.look()['kvstore_degraded{tier="disk"}'] == 1
         assert [watch.now[f"kvstore_disk_{name}_total"] for name in _DISK] == [1, 2, 3, 4, 5]
-        assert watch.metrics() | _copies_are_shed() >= BY_HAND
+        by_hand = watch.metrics() | _copies_are_shed() | _a_tenant_waits() | _hits_are_lost()
+        assert by_hand >= BY_HAND
         message = encode_usage(
             world.store.usage(), counts, Facts(store_epoch=7, build="b", start_wall=1.0, disk=disk)
         )
@@ -86,6 +87,30 @@ def _copies_are_shed() -> set[str]:
     caller.cache(text(3, 45))
     caller.world.drain()
     assert watch.look()['kvstore_blocks_shed_total{tier="cpu"}'] == 9
+    return watch.metrics()
+
+
+def _a_tenant_waits() -> set[str]:
+    """The other has all of the GPU."""
+    caller = Caller(World(make_store(percent_of_a=25)))
+    watch = watch_of(caller.world.store, Counts())
+    assert [watch.now[f'{name}{{tenant="b",tier="gpu"}}'] for name in SET] == [12]
+    caller.allocate(1, 64, tenant="a")
+    caller.allocate(2, 4, tenant="b")
+    assert watch.look()['kvstore_tenant_frames{tenant="a",tier="gpu"}'] == 16
+    assert watch.now['kvstore_tenant_sequences_waiting{tenant="b"}'] == 1
+    return watch.metrics()
+
+
+def _hits_are_lost() -> set[str]:
+    """A text is asked for again that others have just taken the room of."""
+    caller = Caller(World(make_store()))
+    watch = watch_of(caller.world.store, Counts())
+    caller.cache(text(1, 16))
+    caller.cache(text(2, 64))
+    caller.allocate(3, 17, keys_of(text(1, 16)))
+    assert watch.look()['kvstore_ghost_blocks_hit_total{tier="gpu"}'] == 4
+    assert watch.now['kvstore_ghost_tokens_hit_total{tier="gpu"}'] == 16
     return watch.metrics()
 
 
@@ -114,6 +139,7 @@ def test_names_and_labels_are_in_the_habit_of_the_field() -> None:
         assert (metric.kind == "counter") == metric.name.endswith("_total")
         assert set(metric.labels) <= {
             "tier",
+            "tenant",
             "link",
             "urgency",
             "state",
