@@ -115,10 +115,9 @@ class Engine:
             self._operations.append(self._allocate(served))
 
     def _allocate(self, served: Served) -> Allocate:
-        """For prompt and answer at once. At least one token of the prompt is computed: it is not looked
-        for."""
+        """For prompt and answer at once."""
         turn = served.turn
-        usable = (turn.input_tokens - 1) // self._workload.block_tokens
+        usable = turn.usable_blocks(self._workload.block_tokens)
         return Allocate(
             sequence=served.id,
             token_count=turn.input_tokens + turn.output_tokens,

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from kvstore.core.errors import ConfigInvalid
+from kvstore.core.types import GPU, blocks_for_tokens
 from kvstore.planner.machine import Sizes
 from kvstore.planner.optimum import Use, best_hits
 from kvstore.planner.plan import Outcome, Rules, play
@@ -72,8 +73,8 @@ def study(
         outcome=outcome,
         without=without,
         twice_cpu=twice,
-        best_hit_rate=_best_hit_rate(workload, sum(sizes.frames), outcome),
-        endless_hit_rate=_best_hit_rate(workload, len(workload.keys), outcome),
+        best_hit_rate=_best_hit_rate(workload, sizes, sum(sizes.frames), outcome),
+        endless_hit_rate=_best_hit_rate(workload, sizes, len(workload.keys), outcome),
     )
 
 
@@ -94,15 +95,16 @@ def vary(
             sizes=other,
             capacity_bytes=sum(other.frames) * other.block_bytes,
             outcome=outcome,
-            best_hit_rate=_best_hit_rate(workload, sum(other.frames), outcome),
+            best_hit_rate=_best_hit_rate(workload, other, sum(other.frames), outcome),
         )
 
 
-def _best_hit_rate(workload: Workload, frames: int, outcome: Outcome) -> float:
-    """Of the same blocks as those of the outcome: the part-filled last ones count as read, and are never
-    found."""
-    uses = []
+def _best_hit_rate(workload: Workload, sizes: Sizes, frames: int, outcome: Outcome) -> float:
+    """With so many frames in all, of the blocks that the outcome counts: what never fits the GPU tier is left
+    out, and part-filled blocks are read and never found."""
+    size, uses = workload.block_tokens, []
     for turn in workload.turns:
-        usable = turn.usable_blocks(workload.block_tokens)
-        uses.append(Use(turn.prompt[:usable], turn.prompt[usable:] + turn.answer))
+        if blocks_for_tokens(turn.input_tokens + turn.output_tokens, size) <= sizes.frames[GPU]:
+            usable = turn.usable_blocks(size)
+            uses.append(Use(turn.prompt[:usable], turn.prompt[usable:] + turn.answer))
     return best_hits(uses, frames) / max(1, outcome.blocks_read)
