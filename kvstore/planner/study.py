@@ -11,7 +11,7 @@ from kvstore.planner.optimum import Use, best_hits
 from kvstore.planner.plan import Outcome, Rules, play
 from kvstore.planner.profile import Profile
 from kvstore.planner.workload import Workload
-from kvstore.policy import EVICTION_POLICIES
+from kvstore.policy.choices import EVICTION_POLICIES, make_eviction
 
 __all__ = ["Point", "Study", "check_policy", "study", "vary"]
 
@@ -57,7 +57,7 @@ def study(
     workload: Workload, sizes: Sizes, profile: Profile, policy: str, rules: Rules, report: Report
 ) -> Study:
     def run(what: str, sizes: Sizes, rules: Rules) -> Outcome:
-        order = EVICTION_POLICIES[policy]()
+        order = make_eviction(policy, sizes.frames)
         return play(workload, sizes, profile, order, rules, partial(report, what))
 
     outcome = run("with kvstore", sizes, rules)
@@ -89,7 +89,7 @@ def vary(
         if getattr(other, varied) < other.block_bytes:
             continue
         what = f"with {factor:g} times {'the CPU' if sizes.cpu_bytes else 'the GPU'} tier"
-        order = EVICTION_POLICIES[policy]()
+        order = make_eviction(policy, other.frames)
         outcome = play(workload, other, profile, order, rules, partial(report, what))
         yield Point(
             sizes=other,
