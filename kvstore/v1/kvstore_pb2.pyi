@@ -2226,7 +2226,7 @@ class TierUsage(_message.Message):
     """
     ghost_hit_blocks: _builtins.int
     """Since the start: what prompts asked for, nobody had, and a tier twice as large would
-    have had, the others being as they are. Of a tier of more than 65,536 frames estimated
+    have had, the others being as they are. Of a tier of more than 8,192 frames estimated
     from a sample.
     """
     ghost_hit_tokens: _builtins.int

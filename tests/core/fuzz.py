@@ -26,6 +26,7 @@ DEFAULTS: dict[str, float] = {
     "restart_share": 0,
     "single_share": 0,
     "drain_share": 0,
+    "percent_of_a": 50,
     "watched": False,
 }
 

@@ -45,14 +45,13 @@ def test_a_fuzz_run_has_the_same_effects_again(tmp_path: Path, sizes: dict[str, 
     # What is counted beside the effects, ghosts and what each tenant has, is the same as well.
     usage = remake(found).usage()
     assert usage == run.world.store.usage()
-    assert usage.tenants[0].frames[0].frames_guaranteed == 16 * sizes.get("percent_of_a", 50) // 100
 
 
 def test_what_is_counted_of_ghosts_is_the_same_again(tmp_path: Path) -> None:
     world = World(make_store(gpu_frames=8, cpu_frames=12))
     with journaled(world.store, tmp_path):
         caller = Caller(world)
-        for number in (1, 2, 3, 4, 5, 6, 7, 3, 4, 1):
+        for number in (1, 2, 3, 4, 5, 6, 7, 8, 5, 4):
             caller.cache(text(number, 16))
             world.drain()
     [run] = find_runs(tmp_path)
