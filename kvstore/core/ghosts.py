@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from itertools import takewhile
 from zlib import crc32
 
+import numpy as np
+
 from kvstore.core.blocks import Blocks
 from kvstore.core.errors import check
 from kvstore.core.types import BlockKey, DomainId, Rows, Tier
@@ -39,7 +41,7 @@ class Ghosts:
 
     def note(self, tier: Tier, rows: Rows) -> None:
         """These leave the tier for want of room, the least recently used first."""
-        self.evicted.append((tier, self._sampled(tier, rows)))
+        self.evicted.append((tier, self._name(self._sampled(tier, rows))))
 
     def settle(self) -> None:
         """After each event that has evicted something."""
@@ -51,7 +53,7 @@ class Ghosts:
         """These are given frames in the tier again."""
         ghosts = self._by_tier[tier]
         if ghosts.named:
-            ghosts.remove(self._sampled(tier, rows))
+            ghosts.remove(self._name(rows))
 
     def count(self, domain: DomainId, keys: Sequence[BlockKey], found: int, queried: int) -> None:
         """A prompt is admitted: of its keys so many were looked for, and the first `found` were had.
@@ -77,13 +79,18 @@ class Ghosts:
             check(len(ghosts.named) <= ghosts.most, "a tier has more ghosts than frames")
             check(all(map(ghosts.is_sampled, ghosts.named)), "a ghost is not of the sample")
 
-    def _sampled(self, tier: Tier, rows: Rows) -> Named:
-        """Of these blocks those that are remembered, if they are to be."""
+    def _sampled(self, tier: Tier, rows: Rows) -> Rows:
+        """Of these blocks those that are remembered."""
         keys, mask = self._blocks.key, self._by_tier[tier].mask
+        if not mask:
+            return rows
+        hashes = np.array([crc32(keys[row]) for row in rows.tolist()], np.uint32)
+        sampled: Rows = rows[hashes & mask == 0]
+        return sampled
+
+    def _name(self, rows: Rows) -> Named:
+        keys = self._blocks.key
         named = [keys[row] for row in rows.tolist()]
-        if mask:
-            picked = [place for place, hashed in enumerate(map(crc32, named)) if not hashed & mask]
-            named, rows = [named[place] for place in picked], rows[picked]
         return dict(zip(named, self._blocks.domain[rows].tolist(), strict=True))
 
 
