@@ -1,5 +1,8 @@
 """Which of the rows that wait in a lane go into its next transfer, and into which frames."""
 
+from collections.abc import Callable
+from functools import partial
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -187,9 +190,10 @@ class Choosing:
         groups = memory.shares.by_tenant(rows) if memory.shares.are_shared else [(NOBODY, rows)]
         fitting, lacking = [NO_ROWS], [NO_ROWS]
         for domain, group in groups:
-            count = group.size
-            while count and not memory.make_room(tier, count, spare, domain, in_background=in_background):
-                count //= 2
+            count = _most(
+                group.size,
+                partial(memory.make_room, tier, spare=spare, domain=domain, in_background=in_background),
+            )
             memory.replicas.add(tier, group[:count])
             fitting.append(group[:count])
             lacking.append(group[count:])
@@ -206,3 +210,16 @@ class Choosing:
             if good[-1]:
                 together.add(row)
         return np.array(good, np.bool_)
+
+
+def _most(count: int, make_room: Callable[[int], bool]) -> int:
+    """For how many of these room can be made, by halves. Each look may go through the whole tier: where there
+    is nothing, two of them will do."""
+    if not count or make_room(count):
+        return count
+    if count == 1 or not make_room(1):
+        return 0
+    count //= 2
+    while count and not make_room(count):
+        count //= 2
+    return count

@@ -11,9 +11,11 @@ is left. What a Forget has taken out since is not told from what was evicted.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import takewhile
 from zlib import crc32
+
+import numpy as np
 
 from kvstore.core.blocks import Blocks
 from kvstore.core.errors import check
@@ -39,7 +41,7 @@ class Ghosts:
 
     def note(self, tier: Tier, rows: Rows) -> None:
         """These leave the tier for want of room, the least recently used first."""
-        self.evicted.append((tier, self._name(rows)))
+        self.evicted.append((tier, self._name(self._sampled(tier, rows))))
 
     def settle(self) -> None:
         """After each event that has evicted something."""
@@ -77,6 +79,15 @@ class Ghosts:
             check(len(ghosts.named) <= ghosts.most, "a tier has more ghosts than frames")
             check(all(map(ghosts.is_sampled, ghosts.named)), "a ghost is not of the sample")
 
+    def _sampled(self, tier: Tier, rows: Rows) -> Rows:
+        """Of these blocks those that are remembered."""
+        keys, mask = self._blocks.key, self._by_tier[tier].mask
+        if not mask:
+            return rows
+        hashes = np.array([crc32(keys[row]) for row in rows.tolist()], np.uint32)
+        sampled: Rows = rows[hashes & mask == 0]
+        return sampled
+
     def _name(self, rows: Rows) -> Named:
         keys = self._blocks.key
         named = [keys[row] for row in rows.tolist()]
@@ -88,20 +99,14 @@ class _Sample:
 
     def __init__(self, frame_count: int) -> None:
         shift = max(0, (frame_count - 1) // GHOSTS_MAX).bit_length()
-        self._mask = (1 << shift) - 1
+        self.mask = (1 << shift) - 1
         self.most = frame_count >> shift
         self.named: OrderedDict[BlockKey, int] = OrderedDict()
 
     def is_sampled(self, key: BlockKey) -> bool:
-        return crc32(key) & self._mask == 0
-
-    def sampled(self, keys: Iterable[BlockKey]) -> list[BlockKey]:
-        mask = self._mask
-        return [key for key in keys if not crc32(key) & mask] if mask else list(keys)
+        return crc32(key) & self.mask == 0
 
     def add(self, named: Named) -> None:
-        if self._mask:
-            named = {key: named[key] for key in self.sampled(named)}
         ghosts = self.named
         if not ghosts.keys().isdisjoint(named):
             for key in named:
@@ -119,5 +124,6 @@ class _Sample:
     def count_leading(self, domain: DomainId, keys: Sequence[BlockKey]) -> int:
         """How many blocks are ghosts up to the first that is none, as far as the sample tells."""
         named = self.named
-        there = takewhile(lambda key: named.get(key) == domain, self.sampled(keys))
-        return sum(1 for _ in there) * (self._mask + 1)
+        sampled = filter(self.is_sampled, keys) if self.mask else keys
+        there = takewhile(lambda key: named.get(key) == domain, sampled)
+        return sum(1 for _ in there) * (self.mask + 1)

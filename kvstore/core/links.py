@@ -112,12 +112,15 @@ class Links:
         lacking = (blocks.frame[target][rows] == NO_FRAME) & ~blocks.queued[source][rows]
         # Sequences that share blocks may end together: each is asked for once.
         rows = blocks.distinct(rows[lacking & ~blocks.unwanted[rows]])
-        asked = rows
-        rows = rows[: self._make_place(link, rows.size)]
-        if link == WRITE and asked.size:
-            self._note_admission(asked, rows.size)
+        taken = self._make_place(link, rows.size)
+        if link == WRITE and rows.size:
+            self._note_admission(rows, taken)
+        lane = self.lanes[link, BACKGROUND]
         blocks.queued[source][rows] = True
-        self.lanes[link, BACKGROUND].add(rows.tolist())
+        lane.add(rows.tolist())
+        if taken < rows.size:
+            # The last of these; where tenants share, the last ones of who has most.
+            blocks.queued[source][lane.give_up(rows.size - taken)] = False
 
     def _note_admission(self, rows: Rows, taken: int) -> None:
         """For who asks why something is on disk, or isn't."""

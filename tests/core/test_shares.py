@@ -200,6 +200,17 @@ def test_a_flood_of_one_is_not_before_what_another_asks_for() -> None:
     assert world.store.memory.shares.used[Tier.CPU][1] == 1
 
 
+def test_a_flood_that_fills_the_queue_makes_place_in_it_for_another() -> None:
+    """Who has most waiting sheds its own."""
+    caller = caller_of(gpu_frames=128, transfer_blocks_max=4, disk_frames=64, queue_blocks_max=20)
+    for number in (1, 2):
+        caller.cache(text(number, 40 * 4), tenant="a", session=f"flood {number}")
+    caller.cache(text(3, 8 * 4), tenant="b", session="one")
+    caller.world.drain()
+    assert found_on_disk(caller, text(3, 8 * 4), "b") == 8
+    assert 0 < found_on_disk(caller, text(1, 40 * 4), "a") < 40
+
+
 def test_what_waits_is_given_up_by_who_has_most_of_it() -> None:
     shares = make_store(gpu_frames=16).memory.shares
     shares._blocks.domain[:16] = [domain_id(NamespaceId(1), TenantId(1 + (row >= 12))) for row in range(16)]
