@@ -11,13 +11,13 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median, quantiles
 
-__all__ = ["Row", "main", "make_row"]
+__all__ = ["ROOT", "Row", "add_options", "main", "make_row", "tell"]
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "bench" / "results"
@@ -91,18 +91,28 @@ def make_row(
 def main(name: str, description: str, measure: Callable[[bool], Sequence[Row]]) -> None:
     """The command line of a benchmark. `measure` is told whether to be quick, and for a look only."""
     parser = argparse.ArgumentParser(prog=f"python -m bench.{name}", description=description)
+    add_options(parser, name)
+    arguments = parser.parse_args()
+    tell(name, measure(arguments.quick), arguments)
+
+
+def add_options(parser: argparse.ArgumentParser, name: str) -> None:
+    """What all benchmarks are asked."""
     parser.add_argument("--json", action="store_true", help="print the rows as JSON, one a line")
     parser.add_argument("--quick", action="store_true", help="fewer rounds: for a look, not for a claim")
     parser.add_argument("--save", action="store_true", help=f"append the rows to bench/results/{name}.csv")
-    arguments = parser.parse_args()
-    rows = measure(arguments.quick)
-    taken = _taken()
+
+
+def tell(name: str, rows: Iterable[Row], arguments: argparse.Namespace) -> None:
+    """Each row as it comes, and what `add_options` has asked for."""
+    taken, told = _taken(), []
     for row in rows:
-        print(json.dumps(asdict(row) | asdict(taken)) if arguments.json else _told(row))
+        told.append(row)
+        print(json.dumps(asdict(row) | asdict(taken)) if arguments.json else _told(row), flush=True)
     if not arguments.json:
         print(f"on {taken.machine}, at {taken.commit}, {taken.date}")
     if arguments.save:
-        _save(RESULTS / f"{name}.csv", rows, taken)
+        _save(RESULTS / f"{name}.csv", told, taken)
 
 
 def _spread(samples: Sequence[float]) -> float:

@@ -1,7 +1,8 @@
 """What is remembered of blocks by the hashes of their keys, whether they are cached or were evicted long ago.
 
-One place a hash, its lowest bits; who comes later takes the place. So it is bounded and never searched, all that is
-asked of it costs a numpy call a column, and what is lost of it is lost at random and the oldest first.
+One place a hash, its lowest bits; who comes later takes the place. So it is bounded and never searched, all
+that is asked of it costs a numpy call a column, and what is lost of it is lost at random and the oldest
+first.
 """
 
 import numpy as np
