@@ -42,7 +42,7 @@ HINTED_TRACE, HINTED_CAPACITY, HINTED_GOAL = "mooncake_conversation", 4_000, 0.1
 # Blocks of three tiers; the frontier: least chance of a read for a write to CPU and to disk.
 TIERS = (640, 4_096, 32_768)
 FRONTIER = ((0.0, 0.0), (0.08, 0.15), (0.15, 0.2), (0.2, 0.2))
-FRONTIER_HINTED = ((0.0, 0.0), (0.1, 0.1), (0.2, 0.2), (0.25, 0.25))
+FRONTIER_HINTED = ((0.0, 0.0), (0.1, 0.1), (0.2, 0.2), (0.23, 0.23))
 TIERS_GOAL = 0.335
 
 

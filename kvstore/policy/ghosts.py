@@ -13,8 +13,8 @@ from kvstore.core.ports import KeyHashes
 __all__ = ["Ghosts"]
 
 # Places, at the least; and for each frame of all tiers.
-PLACES_MIN = 1 << 17
-PLACES_PER_FRAME = 4
+PLACES_MIN = 1 << 19
+PLACES_PER_FRAME = 2
 
 
 class Ghosts:

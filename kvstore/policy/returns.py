@@ -8,8 +8,8 @@ so R/E is the hazard: the chance that a block which has come to the bin unread i
 seen often enough for that, so a hazard is drawn to what features alone would make it, each of them raising or
 lowering it by a factor, whatever the age and the others are (proportional hazards):
 
-    h[c,k] = (R[c,k] + W·m[c,k]) / (E[c,k] + W)          m[c,k] = shape[stratum(c), k] · Π_f factor[f, bucket
-    of c]
+    h[c,k] = (R[c,k] + W·m[c,k]) / (E[c,k] + W)
+    m[c,k] = shape[stratum(c), k] · Π_f factor[f, bucket of c]
 
 What a block of age a is worth is the most reads for each second of a frame that keeping it, for as long as is
 best, can be expected to bring (the index of Gittins: with one price for frames, to keep what has the most is
