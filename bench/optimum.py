@@ -1,7 +1,7 @@
 """The best that any policy could do on a trace (Belady with bypass), for one tier.
 
-What is read again latest goes first; of the blocks of one request, which are all read again together, the deepest.
-A block need not be cached at all.
+What is read again latest goes first; of the blocks of one request, which are all read again together, the
+deepest. A block need not be cached at all.
 """
 
 import heapq

@@ -1,10 +1,10 @@
 """A trace replayed against an eviction policy: nothing but which blocks are where.
 
-Tiers are exclusive, as a hierarchy of caches is: a block that is used comes to the uppermost, what has to leave
-there goes to the one below if it is admitted, and what leaves the last is gone. A request's blocks hit as far as
-an unbroken prefix of them is somewhere; what stands behind a miss is put in, or used, all the same. Room is made when
-a request is over, and what it has left may go as anything else: so a capacity is of what is cached, and what a request
-that runs needs comes on top of it.
+Tiers are exclusive, as a hierarchy of caches is: a block that is used comes to the uppermost, what has to
+leave there goes to the one below if it is admitted, and what leaves the last is gone. A request's blocks hit
+as far as an unbroken prefix of them is somewhere; what stands behind a miss is put in, or used, all the same.
+Room is made when a request is over, and what it has left may go as anything else: so a capacity is of what is
+cached, and what a request that runs needs comes on top of it.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,8 @@ from kvstore.core.types import Rows, Tier
 __all__ = ["Counts", "Hints", "hashes_of", "replay"]
 
 NOWHERE = -1
-# By request: sessions that are told to be over when it has been served, each as the blocks of its last prompt.
+# By request: sessions that are told to be over when it has been served, each as the blocks of its last
+# prompt.
 Hints = dict[int, list[NDArray[np.int64]]]
 
 

@@ -20,7 +20,7 @@ from statistics import median, quantiles
 
 from bench.progress import signs_of_life
 
-__all__ = ["Row", "main", "make_row"]
+__all__ = ["ROOT", "Row", "add_options", "main", "make_row", "tell"]
 
 MISSED = 1
 
@@ -97,22 +97,31 @@ def main(name: str, description: str, measure: Callable[[bool], Iterable[Row]]) 
     """The command line of a benchmark. `measure` is told whether to be quick, and for a look only; its rows
     are printed as they come. Ends the program with status 1 where a row has not met its goal."""
     parser = argparse.ArgumentParser(prog=f"python -m bench.{name}", description=description)
+    add_options(parser, name)
+    arguments = parser.parse_args()
+    tell(name, measure(arguments.quick), arguments)
+
+
+def add_options(parser: argparse.ArgumentParser, name: str) -> None:
+    """What all benchmarks are asked."""
     parser.add_argument("--json", action="store_true", help="print the rows as JSON, one a line")
     parser.add_argument("--quick", action="store_true", help="fewer rounds: for a look, not for a claim")
     parser.add_argument("--save", action="store_true", help=f"append the rows to bench/results/{name}.csv")
-    arguments = parser.parse_args()
-    taken = _taken()
-    rows = []
+
+
+def tell(name: str, rows: Iterable[Row], arguments: argparse.Namespace) -> None:
+    """Each row as it comes, and what `add_options` has asked for. Ends the program with status 1 where one has
+    not met its goal."""
+    taken, told = _taken(), []
     with signs_of_life(f"bench.{name}"):
-        for row in measure(arguments.quick):
-            rows.append(row)
-            told = json.dumps(asdict(row) | asdict(taken)) if arguments.json else _told(row)
-            print(told, flush=True)
+        for row in rows:
+            told.append(row)
+            print(json.dumps(asdict(row) | asdict(taken)) if arguments.json else _told(row), flush=True)
     if not arguments.json:
         print(f"on {taken.machine}, at {taken.commit}, {taken.date}")
     if arguments.save:
-        _save(RESULTS / f"{name}.csv", rows, taken)
-    missed = sum(row.met is False for row in rows)
+        _save(RESULTS / f"{name}.csv", told, taken)
+    missed = sum(row.met is False for row in told)
     if missed:
         plural = "goal was" if missed == 1 else "goals were"
         print(f"bench.{name}: {missed} {plural} not met", file=sys.stderr)

@@ -15,7 +15,7 @@ __all__ = ["Request", "Trace", "read_trace"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """`blocks`: ids of the prompt's blocks, int64, head first. An id stands for its block and all before it."""
+    """`blocks`: ids of the prompt's blocks, int64, head first. An id stands for all before it too."""
 
     time: float
     prompt_tokens: int

@@ -1,9 +1,10 @@
-"""What is worth being written to the tier below: what is likely enough to be read again, with all it hangs on.
+"""What is worth a write to the tier below: what is likely enough to be read again.
 
-    write b  iff  P(b is read again) >= reads a write has to bring          P by kind and age, see `returns.py`
+    write b  iff  P(b is read again) >= reads a write has to bring
 
-What its kind seldom reads again, as the last block of a prompt that nobody goes on from, takes no write and no room
-below; what belongs to a session that is over, none at all. A parent is admitted if a child is, or was.
+P is learned by kind and age (`returns.py`). What is seldom read again, as the last block of a prompt, takes no
+write and no room below; what belongs to a session that is over, none at all. A parent is admitted if a child
+is, or was.
 """
 
 import numpy as np

@@ -3,8 +3,8 @@
 Two orders of recency, of what was used once and of what was used again, and of both what was evicted lately.
 How much of the tier the first may have, `share`, moves by which of the evicted comes back.
 
-Room is made for a whole request before its blocks are seen to come: so the share that counts is the one that was
-learned up to the request before.
+Room is made for a whole request before its blocks are seen to come: so the share that counts is the one that
+was learned up to the request before.
 """
 
 from collections import OrderedDict

@@ -2,8 +2,9 @@
 
     W(b) = max(worth(b), W(c) for each child c of b)
 
-Blocks that a request used stand together in the order of use, from the tail of its chain to its head, so most of it is
-one running maximum, in all runs at once. What is left are the places where a run hangs on one that was used later.
+Blocks that a request used stand together in the order of use, from the tail of its chain to its head, so most
+of it is one running maximum, in all runs at once. What is left are the places where a run hangs on one that
+was used later.
 """
 
 import numpy as np
@@ -42,23 +43,28 @@ class ChainWorth:
         self._parent[chain] = parents
 
     def keep(self, rows: Rows, wanted: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Which of these to keep below, tails first: the wanted, and what earlier ones that were kept hang on."""
+        """Of rows given from tails to heads, which to keep below: the wanted, and what kept ones hang on."""
         kept: NDArray[np.bool_] = wanted | self._is_needed[rows]
         parents = self._parent[rows[kept]]
         self._is_needed[parents[parents != NO_ROW]] = True
         return kept
 
+    def release(self, rows: Rows) -> None:
+        """Nothing that hangs on these is of use any more."""
+        self._is_needed[rows] = False
+
     def greatest(self, rows: Rows, own: NDArray[np.float64]) -> NDArray[np.float64]:
         """W of each row among these, given what each has by itself, which is not below zero."""
         most = float(own.max(initial=0.0))
-        return self.ranks(rows, own) * (most / 2**SCALE_BITS)
+        greatest: NDArray[np.float64] = self.ranks(rows, own) * (most / 2**SCALE_BITS)
+        return greatest
 
     def ranks(self, rows: Rows, own: NDArray[np.float64]) -> NDArray[np.int64]:
         """The same on a scale of these rows' own, exact enough that equals stay equal."""
         most = float(own.max(initial=0.0))
         if most == 0.0:
             return np.zeros(rows.size, np.int64)
-        worth = (own * (2**SCALE_BITS / most)).astype(np.int64)
+        worth: NDArray[np.int64] = (own * (2**SCALE_BITS / most)).astype(np.int64)
         uses = self._use[rows]
         starts = np.empty(rows.size, np.int64)
         starts[:1], starts[1:] = 0, uses[1:] != uses[:-1]

@@ -1,7 +1,8 @@
 """What is remembered of blocks by the hashes of their keys, whether they are cached or were evicted long ago.
 
-One place a hash, its lowest bits; who comes later takes the place. So it is bounded and never searched, all that is
-asked of it costs a numpy call a column, and what is lost of it is lost at random and the oldest first.
+One place a hash, its lowest bits; who comes later takes the place. So it is bounded and never searched, all
+that is asked of it costs a numpy call a column, and what is lost of it is lost at random and the oldest
+first.
 """
 
 import numpy as np
@@ -12,8 +13,8 @@ from kvstore.core.ports import KeyHashes
 __all__ = ["Ghosts"]
 
 # Places, at the least; and for each frame of all tiers.
-PLACES_MIN = 1 << 17
-PLACES_PER_FRAME = 4
+PLACES_MIN = 1 << 19
+PLACES_PER_FRAME = 2
 
 
 class Ghosts:

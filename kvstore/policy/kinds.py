@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 __all__ = ["FEATURES", "KINDS_MAX", "LEVELS", "UNKNOWN", "Kinds", "bucket"]
 
-# Of the request: its turn, tokens of prompt and of answer, time since the turn before, how much of it is new. Of the
-# block: how often it was used before, its depth in the chain and its distance from the tail.
+# Of the request: its turn, tokens of prompt and of answer, time since the turn before, how much of it is new.
+# Of the block: how often it was used before, its depth in the chain and its distance from the tail.
 FEATURES = 8
 # Buckets of a feature, at the most.
 LEVELS = 8
@@ -47,11 +47,11 @@ class Kinds:
         places *= 3
         places += np.searchsorted(DISTANCE_EDGES, depth[::-1], side="right")
         row = self._kind[self._number(request)]
-        kinds = row[places]
-        if not kinds.all():
-            for place in np.unique(places[kinds == UNKNOWN]).tolist():
+        new = places[row[places] == UNKNOWN]
+        if new.size:
+            for place in np.unique(new).tolist():
                 row[place] = self._make(request, place)
-            kinds = row[places]
+        kinds: NDArray[np.int16] = row[places]
         return kinds
 
     def _number(self, request: Request) -> int:

@@ -1,5 +1,5 @@
-"""The order of use of rows, kept as a log: each use is appended, and an entry counts as long as it is its row's
-last one. So a use costs three numpy calls, however many rows it names, and nothing is ever searched.
+"""The order of use of rows, kept as a log: each use is appended, and an entry counts as long as it is its
+row's last one. So a use costs three numpy calls, however many rows it names, and nothing is ever searched.
 """
 
 import numpy as np
@@ -61,8 +61,8 @@ class UseOrder:
         return rows[:count]
 
     def sample(self, count: int, turn: int, runs: int) -> Rows:
-        """About `count` rows in `runs` pieces, evenly from old to new; all, if there are no more. Other `turn`s
-        bring other pieces. Whole pieces, for blocks of a chain stand together."""
+        """About `count` rows in `runs` pieces, evenly from old to new; all, if there are no more. Other
+        `turn`s bring other pieces. Whole pieces, for blocks of a chain stand together."""
         span = self._end - self._begin
         if span <= count:
             return self.all()

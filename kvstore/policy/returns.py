@@ -4,14 +4,16 @@ The ages at which a block may come back are cut into bins. Of each kind c and bi
 
     R[c,k]    reads at that age          E[c,k]    blocks that reached that age unread
 
-so R/E is the hazard: the chance that a block which has come to the bin unread is read in it. Few kinds are seen often
-enough for that, so a hazard is drawn to what features alone would make it, each of them raising or lowering it by a
-factor, whatever the age and the others are (proportional hazards):
+so R/E is the hazard: the chance that a block which has come to the bin unread is read in it. Few kinds are
+seen often enough for that, so a hazard is drawn to what features alone would make it, each of them raising or
+lowering it by a factor, whatever the age and the others are (proportional hazards):
 
-    h[c,k] = (R[c,k] + W·m[c,k]) / (E[c,k] + W)          m[c,k] = shape[stratum(c), k] · Π_f factor[f, bucket of c]
+    h[c,k] = (R[c,k] + W·m[c,k]) / (E[c,k] + W)
+    m[c,k] = shape[stratum(c), k] · Π_f factor[f, bucket of c]
 
-What a block of age a is worth is the most reads for each second of a frame that keeping it, for as long as is best,
-can be expected to bring (the index of Gittins: with one price for frames, to keep what has the most is optimal):
+What a block of age a is worth is the most reads for each second of a frame that keeping it, for as long as is
+best, can be expected to bring (the index of Gittins: with one price for frames, to keep what has the most is
+optimal):
 
     worth(c, a) = max over T of  P(read within T) / E[time until it is read or T has passed]
 """
@@ -30,7 +32,8 @@ BINS = EDGES.size
 # Before anything is known a block is worth the less the longer it was not read: as for `Lru`.
 FIRST = 0.3 * WIDTHS / (EDGES + WIDTHS + 1)
 HAZARD_MAX = 0.99
-# Reads that what is expected beforehand counts for: the pooled shape, a stratum's own, a factor, a kind's hazard.
+# Reads that what is expected beforehand counts for: the pooled shape, a stratum's own, a factor, a kind's
+# hazard.
 POOL_WEIGHT, SHAPE_WEIGHT, FACTOR_WEIGHT, KIND_WEIGHT = 300.0, 900.0, 90.0, 3000.0
 FACTOR_MIN, FACTOR_MAX = 0.02, 20.0
 SWEEPS = 2
@@ -61,7 +64,8 @@ class Returns:
         self._uses = 0
         self._factors = np.ones(FEATURES * LEVELS)
         self._shapes = np.tile(FIRST, (STRATA, 1))
-        # By kind and bin: the hazard, and the worth where the bin begins; behind the last bin, half of its own.
+        # By kind and bin: the hazard, and the worth where the bin begins; behind the last bin, half of its
+        # own.
         self.hazard = np.tile(FIRST, (KINDS_MAX, 1))
         self._worth = np.zeros((KINDS_MAX, BINS + 1))
         self._judged = 0

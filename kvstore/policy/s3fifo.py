@@ -1,8 +1,8 @@
 """S3-FIFO (Yang and others, SOSP 2023): three queues, and up to two bits of uses for each block.
 
-New blocks pass a small queue; what was used more than once there goes on to the main one, the rest is evicted and its
-hash remembered for a while: what comes back in that time goes to the main queue at once. There a block that was used
-goes round again, with one use less.
+New blocks pass a small queue; what was used more than once there goes on to the main one, the rest is evicted
+and its hash remembered for a while: what comes back in that time goes to the main queue at once. There a
+block that was used goes round again, with one use less.
 
 What is in use keeps its place in the queues, and is passed over.
 """
@@ -17,7 +17,8 @@ from kvstore.policy.classic import Classic
 
 __all__ = ["S3Fifo"]
 
-# The small queue's share of a tier; how high uses are counted; above how many a block leaves it for the main one.
+# The small queue's share of a tier; how high uses are counted; above how many a block leaves it for the main
+# one.
 SMALL_SHARE = 0.1
 USES_MAX = 3
 USES_SMALL = 1
@@ -83,7 +84,8 @@ class _Queues:
             self._gone.popitem(last=False)
 
     def order(self) -> Iterator[int]:
-        """As if each that is named were evicted at once. Draws from the queues no more than it is asked for."""
+        """As if each that is named were evicted at once. Draws from the queues no more than it is asked
+        for."""
         moved: deque[tuple[int, int]] = deque()
         small, main = iter(self._small.items()), chain(self._main.items(), _drained(moved))
         in_small = len(self._small)

@@ -1,8 +1,9 @@
-"""Eviction by worth: what is expected to be read the least, for each second that it takes a frame, goes first.
+"""Eviction by worth: what is expected to be read the least, for each second that it takes a frame, goes
+first.
 
-What comes back, and when, is learned as it happens (`returns.py`), by kinds of uses (`kinds.py`), of cached blocks as of
-evicted ones (`ghosts.py`). Nothing has to be told for that but the uses. That a session is over is taken as a fact: what
-nobody else has used is worth nothing then.
+What comes back, and when, is learned as it happens (`returns.py`), by kinds of uses (`kinds.py`), of cached
+blocks as of evicted ones (`ghosts.py`). Nothing has to be told for that but the uses. That a session is over
+is taken as a fact: what nobody else has used is worth nothing then.
 
 A block is worth no less than what hangs on it (`chain_worth.py`): so a chain is evicted from its tail.
 """
@@ -98,6 +99,7 @@ class Worth:
         rows = rows[~self._is_shared[rows] & (self._kind[rows] != RETIRED)]
         self.returns.ended(self._kind[rows], self._now - self._time[rows])
         self._kind[rows] = RETIRED
+        self.chains.release(rows)
         for candidates in self._tiers:
             candidates.look_again()
 

@@ -1,0 +1,150 @@
+"""Eviction policies on recorded and made traces, beside each other and the optimum.
+
+    python -m bench.policy [--json] [--quick] [--save] [--made] [TRACE ...]
+
+TRACE is a file (`bench/traces.py` says of which form), or a folder of them; without any, `shared/data/traces`
+beside the repository or above it. A row is the share of block reads that hit behind an unbroken prefix, for
+one tier of so many blocks, or for three; its reference is the best of LRU, LFU with ageing, ARC and S3-FIFO
+at that size. Replays draw nothing, so one round says all.
+"""
+
+import argparse
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from bench.optimum import optimal_hit_rate
+from bench.policy_cases import GENERATORS, case_of, ended_sessions
+from bench.replay import Counts, replay
+from bench.report import ROOT, Row, add_options, make_row, tell
+from bench.traces import Trace, read_trace
+from kvstore.core.ports import EvictionPolicy
+from kvstore.core.types import CPU, DISK, GPU
+from kvstore.policy.admission import AdmitByChance
+from kvstore.policy.arc import Arc
+from kvstore.policy.eviction import Lru
+from kvstore.policy.lfu import LfuAgeing
+from kvstore.policy.s3fifo import S3Fifo
+from kvstore.policy.worth import Worth
+
+CLASSICS: dict[str, Callable[[int], EvictionPolicy]] = {
+    "LRU": lambda capacity: Lru(),
+    "LFU with ageing": lambda capacity: LfuAgeing(),
+    "ARC": lambda capacity: Arc([capacity]),
+    "S3-FIFO": lambda capacity: S3Fifo([capacity]),
+}
+READS_PER_SECOND = 60_000
+# Of made traces, and those without goals: what may be lost to the best classic.
+LEAST_OF_CLASSIC = 0.98
+# Told to be over, of the sessions that end.
+HINTED, HINTS_SEED = 0.6, 1
+HINTED_TRACE, HINTED_CAPACITY, HINTED_GOAL = "mooncake_conversation", 4_000, 0.180
+# Blocks of three tiers; the frontier: least chance of a read for a write to CPU and to disk.
+TIERS = (640, 4_096, 32_768)
+FRONTIER = ((0.0, 0.0), (0.08, 0.15), (0.15, 0.2), (0.2, 0.2))
+FRONTIER_HINTED = ((0.0, 0.0), (0.1, 0.1), (0.2, 0.2), (0.23, 0.23))
+TIERS_GOAL = 0.335
+
+
+def measure(traces: Sequence[Trace]) -> Iterator[Row]:
+    for trace in traces:
+        yield from _one_tier(trace)
+    for trace in traces:
+        if trace.name.startswith(HINTED_TRACE):
+            yield from _hinted(trace)
+            yield from _three_tiers(trace)
+
+
+def _one_tier(trace: Trace) -> Iterator[Row]:
+    case = case_of(trace)
+    seconds = 0.0
+    for capacity in case.capacities:
+        at = f"{trace.name}, {capacity:,} blocks"
+        rates = {name: replay(trace, make(capacity), [capacity]).hit_rate for name, make in CLASSICS.items()}
+        for name, rate in rates.items():
+            yield make_row(f"{at}: {name}", "hits", [rate])
+        yield make_row(f"{at}: optimum", "hits", [optimal_hit_rate(trace, capacity)])
+        best, goal = max(rates.values()), case.goals.get(capacity)
+        start = time.process_time()
+        rate = replay(trace, Worth(), [capacity]).hit_rate
+        seconds += time.process_time() - start
+        least = LEAST_OF_CLASSIC if goal is None and best else None
+        yield make_row(
+            f"{at}: worth",
+            "hits",
+            [rate],
+            reference=best or None,
+            at_least=goal,
+            ratio_at_least=least,
+        )
+    reads = trace.read_count * len(case.capacities)
+    yield make_row(f"{trace.name}: replayed", "reads/s", [reads / seconds], at_least=READS_PER_SECOND)
+
+
+def _hinted(trace: Trace) -> Iterator[Row]:
+    hints = ended_sessions(trace, HINTED, HINTS_SEED)
+    rate = replay(trace, Worth(), [HINTED_CAPACITY], hints=hints).hit_rate
+    yield make_row(
+        f"{trace.name}, {HINTED_CAPACITY:,} blocks: worth, {HINTED:.0%} of ended sessions told",
+        "hits",
+        [rate],
+        at_least=HINTED_GOAL,
+    )
+
+
+def _three_tiers(trace: Trace) -> Iterator[Row]:
+    plain = replay(trace, Lru(), TIERS)
+    at = f"{trace.name}, {' / '.join(f'{size:,}' for size in TIERS)}"
+    yield from _tier_rows(f"{at}: LRU", plain, plain)
+    hints = ended_sessions(trace, HINTED, HINTS_SEED)
+    for told, frontier in ((None, FRONTIER), (hints, FRONTIER_HINTED)):
+        for to_cpu, to_disk in frontier:
+            worth = Worth()
+            admission = AdmitByChance(worth, {CPU: to_cpu, DISK: to_disk})
+            counts = replay(trace, worth, TIERS, admission=admission, hints=told)
+            hinted = ", ended sessions told" if told else ""
+            yield from _tier_rows(f"{at}: worth {to_cpu:g} / {to_disk:g}{hinted}", counts, plain)
+
+
+def _tier_rows(name: str, counts: Counts, plain: Counts) -> Iterator[Row]:
+    yield make_row(name, "hits", [counts.hit_rate], reference=plain.hit_rate, at_least=TIERS_GOAL)
+    for tier in (GPU, CPU):
+        written, reference = counts.put[tier + 1], plain.put[tier + 1]
+        yield make_row(f"{name}, from {tier.name}", "blocks", [written], reference=reference)
+    yield make_row(f"{name}, read of disk", "/write", [counts.hits[DISK] / max(1, counts.put[DISK])])
+
+
+def _found(places: Sequence[Path]) -> list[Path]:
+    """The files that were named, and those in folders that were."""
+    files: list[Path] = []
+    for place in places or _default():
+        inside = place.iterdir() if place.is_dir() else [place]
+        files += sorted(path for path in inside if path.name.endswith((".jsonl", ".jsonl.zst")))
+    return files
+
+
+def _default() -> list[Path]:
+    folders = (parent / "shared" / "data" / "traces" for parent in (ROOT, *ROOT.parents))
+    return [folder for folder in folders if folder.is_dir()][:1]
+
+
+def _main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.policy", description="Eviction policies on traces, beside the optimum."
+    )
+    parser.add_argument("trace", nargs="*", type=Path, help="files, or folders of them")
+    parser.add_argument("--made", action="store_true", help="made traces as well")
+    add_options(parser, "policy")
+    arguments = parser.parse_args()
+    traces = [read_trace(path) for path in _found(arguments.trace)]
+    if arguments.made:
+        traces += [make() for make in GENERATORS]
+    if not traces:
+        parser.error("no traces: name files or folders, or ask for --made")
+    if arguments.quick:
+        traces = [trace.part(0, len(trace.requests) // 4, trace.name) for trace in traces]
+    tell("policy", measure(traces), arguments)
+
+
+if __name__ == "__main__":
+    _main()
