@@ -15,6 +15,8 @@ INCHES = (6.4, 4.0)
 
 def check_drawing(path: Path) -> None:
     """Before hours are spent on what can't be drawn."""
+    if not path.parent.is_dir():
+        raise ConfigInvalid("no such folder", field="--sweep", value=path, remedy="make it first")
     if find_spec("matplotlib") is None:
         raise ConfigInvalid(
             "a drawing needs the package matplotlib",
@@ -22,8 +24,6 @@ def check_drawing(path: Path) -> None:
             value=path,
             remedy="pip install 'kvstore[plots]'",
         )
-    if not path.parent.is_dir():
-        raise ConfigInvalid("no such folder", field="--sweep", value=path, remedy="make it first")
 
 
 def draw(points: Sequence[Point], title: str, path: Path) -> Iterator[Path]:
