@@ -76,6 +76,8 @@ def test_a_drawing(trace, tmp_path):
     capacities = [point["capacity_bytes"] for point in points]
     assert capacities == sorted(capacities)
     assert len(points) == 7
+    # A machine that refuses what doesn't fit finds no larger share for it.
+    assert [point["best_hit_rate"] for point in points] == sorted(point["best_hit_rate"] for point in points)
     assert all(point["hit_rate"] <= point["best_hit_rate"] + 1e-9 for point in points)
     assert (tmp_path / "hits.png").read_bytes().startswith(b"\x89PNG")
     assert ElementTree.parse(tmp_path / "hits.svg").getroot().tag.endswith("svg")

@@ -89,6 +89,8 @@ def test_what_never_fits_is_refused_and_its_conversation_goes_on():
     made = Made(request(0, [1, 2, 3, 4], session="a"), request(50, [9], session="a"))
     outcome = run(made, sizes(gpu=3), CLOSED)
     assert (outcome.requests, outcome.requests_refused) == (1, 1)
+    # What was refused was read, and not found.
+    assert outcome.blocks_read == 5
 
 
 def test_the_least_recent_goes():
