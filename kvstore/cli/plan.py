@@ -119,6 +119,7 @@ def _to_json(done: Study, points: list[Point], profile: str, policy: str) -> dic
             {
                 "capacity_bytes": point.capacity_bytes,
                 "frames": _by_tier(point.sizes.frames),
+                "requests_refused": point.outcome.requests_refused,
                 "hit_rate": point.outcome.hit_rate,
                 "best_hit_rate": point.best_hit_rate,
                 "first_token_seconds_p50": point.outcome.first_token_percentile(50),

@@ -1,6 +1,7 @@
 """Hits by capacity as a drawing: SVG for documents, PNG for chats. Needs the extra `plots`."""
 
 from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 from kvstore.core.errors import ConfigInvalid
@@ -14,17 +15,15 @@ INCHES = (6.4, 4.0)
 
 def check_drawing(path: Path) -> None:
     """Before hours are spent on what can't be drawn."""
-    try:
-        import matplotlib.figure  # noqa: F401  # whether it is there
-    except ImportError as error:
+    if not path.parent.is_dir():
+        raise ConfigInvalid("no such folder", field="--sweep", value=path, remedy="make it first")
+    if find_spec("matplotlib") is None:
         raise ConfigInvalid(
             "a drawing needs the package matplotlib",
             field="--sweep",
             value=path,
-            remedy="pip install 'kvstore[plots]'; --json has the figures without it, if --sweep is left out",
-        ) from error
-    if not path.parent.is_dir():
-        raise ConfigInvalid("no such folder", field="--sweep", value=path, remedy="make it first")
+            remedy="pip install 'kvstore[plots]'",
+        )
 
 
 def draw(points: Sequence[Point], title: str, path: Path) -> Iterator[Path]:

@@ -38,7 +38,8 @@ class Outcome:
     """What came of it. Blocks and tokens are those of prompts; by tier where the best copy of a block was."""
 
     requests: int
-    # Would never fit the GPU tier; not counted in what follows.
+    # Would never fit the GPU tier. Their blocks and tokens count as read and not found, so that machines that
+    # refuse more don't look better; nothing else counts them.
     requests_refused: int
     blocks_read: int
     blocks_found: tuple[int, int, int]
@@ -148,10 +149,10 @@ class _Run:
 
     def outcome(self) -> Outcome:
         machine, engine, size = self.machine, self._engine, self._workload.block_tokens
-        turns = [served.turn for served in self._served]
+        turns = self._workload.turns
         gpu, cpu, disk = machine.blocks_found
         return Outcome(
-            requests=len(turns),
+            requests=len(self._served),
             requests_refused=engine.refused,
             blocks_read=sum([blocks_for_tokens(turn.input_tokens, size) for turn in turns]),
             blocks_found=(gpu, cpu, disk),

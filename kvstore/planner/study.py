@@ -100,8 +100,8 @@ def vary(
 
 
 def _best_hit_rate(workload: Workload, sizes: Sizes, frames: int, outcome: Outcome) -> float:
-    """With so many frames in all, of the blocks that the outcome counts: what never fits the GPU tier is left
-    out, and part-filled blocks are read and never found."""
+    """With so many frames in all, of the blocks that the outcome counts as read: part-filled ones are never
+    found, nor is anything by who never fits the GPU tier."""
     size, uses = workload.block_tokens, []
     for turn in workload.turns:
         if blocks_for_tokens(turn.input_tokens + turn.output_tokens, size) <= sizes.frames[GPU]:

@@ -89,6 +89,8 @@ def test_what_never_fits_is_refused_and_its_conversation_goes_on():
     made = Made(request(0, [1, 2, 3, 4], session="a"), request(50, [9], session="a"))
     outcome = run(made, sizes(gpu=3), CLOSED)
     assert (outcome.requests, outcome.requests_refused) == (1, 1)
+    # What was refused was read, and not found.
+    assert outcome.blocks_read == 5
 
 
 def test_the_least_recent_goes():
@@ -211,12 +213,10 @@ def test_a_study():
     assert done.outcome.prefill_seconds_saved == pytest.approx(4 * sum(done.outcome.blocks_found))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("blocks", "hit_rate"), [(2_000, 0.054), (8_000, 0.178)])
-def test_lru_on_a_real_trace_finds_what_an_independent_replay_found(blocks, hit_rate):
-    """To a point and a half: here time passes, answers take room and are found, and what runs stays."""
+def test_lru_on_a_real_trace_finds_what_an_independent_replay_found():
+    """To half a point: here time passes, answers take room and are found, and what runs stays."""
     pytest.importorskip("zstandard", reason="the extra `traces` is not installed")
     workload = load_workload(open_trace(find_trace(MOONCAKE)))
-    tiers = Sizes(gpu_bytes=blocks * 512, kv_bytes_per_token=1, block_tokens=512)
+    tiers = Sizes(gpu_bytes=4_000 * 512, kv_bytes_per_token=1, block_tokens=512)
     outcome = play(workload, tiers, Profile(), Lru(), OPEN)
-    assert outcome.hit_rate == pytest.approx(hit_rate, abs=0.015)
+    assert outcome.hit_rate == pytest.approx(0.087, abs=0.005)
