@@ -35,7 +35,7 @@ def explain(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print each decision as one JSON object.")] = False,
 ) -> None:
-    """Print what was decided, the latest last: swap or drop, load or compute, evictions, writes to disk.
+    """Print what was decided, the latest last: swaps, drops, loads, evictions, writes to disk.
 
     Both sides of each choice are given in seconds as they were priced, with all that they rest on.
     """

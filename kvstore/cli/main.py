@@ -21,14 +21,14 @@ COMMANDS = {
     "serve": "Run the service until SIGTERM or Ctrl-C.",
     "status": "Show tiers, links, hits and engines of a running service, and what to do about what is wrong.",
     "health": "Ask whether the service takes work.",
-    "explain": "Print what was decided, the latest last: swap or drop, load or compute, evictions, writes to disk.",
+    "explain": "Print what was decided, the latest last: swaps, drops, loads, evictions, writes to disk.",
     "watch": "Print events as they happen: sequences, blocks by tier, pressure, engines that are gone.",
     "limits": "Show, and set, rate limits and watermarks of a running service.",
     "forget": "Forget what is cached, in every tier, disk included.",
     "drain": "Take no new work, and write to disk what is worth keeping.",
     "verify": "Read all that a disk tier holds, and compare it with its checksums.",
     "replay": "Run what a service recorded once more, and compare.",
-    "simulate": "Plan before you buy: what tiers of these sizes would make of a trace, by the very store that serves.",
+    "simulate": "Plan before you buy: what tiers of these sizes would make of a recorded trace.",
 }
 SETTINGS: dict[str, Any] = {
     "add_completion": False,

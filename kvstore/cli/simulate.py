@@ -92,7 +92,7 @@ def simulate(
     stride: Annotated[int, typer.Option(hidden=True, help="Take only each so-manieth seed.")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON: one object a run, no bar.")] = False,
 ) -> None:
-    """Plan before you buy: what tiers of these sizes would make of a trace, by the very store that serves.
+    """Plan before you buy: what tiers of these sizes would make of a recorded trace.
 
     With --fuzz: prove the store in simulated worlds. The same arguments do the same again, exactly.
     """
