@@ -2,9 +2,9 @@
 
     write b  iff  P(b is read again) >= reads a write has to bring
 
-P is learned by kind and age (`returns.py`). What is seldom read again, as the last block of a prompt, takes no
-write and no room below; what belongs to a session that is over, none at all. A parent is admitted if a child
-is, or was.
+P is learned by kind and age (`returns.py`). What is seldom read again, as the last block of a prompt, takes
+no write and no room below; what belongs to a session that is over, none at all. A parent is admitted
+if a child is, or was.
 """
 
 import numpy as np

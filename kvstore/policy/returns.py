@@ -167,9 +167,17 @@ class Returns:
         self._judged = max(self._judged, end)
 
     def _unread(self, count: int) -> NDArray[np.float64]:
-        """E, of the kinds below `count`."""
-        gone = self._read[:count] + self._ended[:count]
-        return np.maximum(self._reached[:count] - (np.cumsum(gone, axis=1) - self._read[:count]), 0.0)
+        """E, of the kinds below `count`: those old enough for a bin, times the share that the bins before
+        have left of theirs (Kaplan and Meier). What was read early may not be old enough for the late bins,
+        so it can't just be taken off."""
+        reached, ended = self._reached[:count], self._ended[:count]
+        gone = self._read[:count] + ended
+        unread = np.empty_like(reached)
+        left = np.ones(count)
+        for bin_ in range(BINS):
+            unread[:, bin_] = reached[:, bin_] * left
+            left *= 1 - np.minimum(gone[:, bin_] / np.maximum(unread[:, bin_], 1e-9), 1.0)
+        return np.maximum(unread - ended, 0.0)
 
     def _flat_levels(self, count: int) -> NDArray[np.intp]:
         flat: NDArray[np.intp] = self._kinds.levels[:count] + np.arange(FEATURES) * LEVELS

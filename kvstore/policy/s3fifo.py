@@ -72,14 +72,27 @@ class _Queues:
         self._away.update(row for row in rows.tolist() if row in self._hash)
 
     def evicted(self, rows: Rows) -> None:
-        """The queues move on until these are out of them."""
-        for row in rows.tolist():
-            if row in self._small:
-                self._pass_small(row)
-                self._gone[self._hash[row]] = None
+        """The queues move on, as `order` has said, until all these are out of them."""
+        going = set(rows.tolist())
+        stays: list[tuple[OrderedDict[int, int], int, int]] = []
+        while going:
+            is_small = self._small and (len(self._small) >= self._small_size or not self._main)
+            queue = self._small if is_small else self._main
+            row, uses = queue.popitem(last=False)
+            if is_small and uses > USES_SMALL:
+                self._main[row] = 0
+            elif not is_small and uses:
+                self._main[row] = uses - 1
+            elif row not in going:
+                stays.append((queue, row, uses))
             else:
-                self._pass_main(row)
-            del self._hash[row]
+                going.remove(row)
+                hashed = self._hash.pop(row)
+                if is_small:
+                    self._gone[hashed] = None
+        for queue, row, uses in reversed(stays):
+            queue[row] = uses
+            queue.move_to_end(row, last=False)
         while len(self._gone) > self._main_size:
             self._gone.popitem(last=False)
 
@@ -106,23 +119,6 @@ class _Queues:
                 left_in_main += 1
             elif row not in self._away:
                 yield row
-
-    def _pass_small(self, until: int) -> None:
-        while True:
-            row, uses = self._small.popitem(last=False)
-            if row == until:
-                return
-            if uses > USES_SMALL:
-                self._main[row] = 0
-            else:
-                self._small[row] = uses
-
-    def _pass_main(self, until: int) -> None:
-        while True:
-            row, uses = self._main.popitem(last=False)
-            if row == until:
-                return
-            self._main[row] = max(0, uses - 1)
 
 
 def _drained(queue: deque[tuple[int, int]]) -> Iterator[tuple[int, int]]:

@@ -100,16 +100,20 @@ class Worth:
         self.returns.ended(self._kind[rows], self._now - self._time[rows])
         self._kind[rows] = RETIRED
         self.chains.release(rows)
-        for candidates in self._tiers:
-            candidates.look_again()
+        self._look_again()
 
     def favour(self, rows: Rows, priorities: NDArray[np.int32]) -> None:
         self._is_favoured[rows], self._priority[rows] = True, priorities
         self._has_favoured |= rows.size > 0
+        self._look_again()
 
     def unfavour(self, rows: Rows) -> None:
         self._is_favoured[rows] = False
         self._has_favoured = self._has_favoured and bool(self._is_favoured.any())
+        self._time[rows] = self._now
+        for candidates in self._tiers:
+            candidates.order.move_to(candidates.order, rows)
+        self._look_again()
 
     # ------------------------------------------------------------------ what is asked
 
@@ -148,6 +152,11 @@ class Worth:
         return rows[np.argsort(ranks, kind="stable")]
 
     # ------------------------------------------------------------------ helpers
+
+    def _look_again(self) -> None:
+        """What was found to be of the least worth may not be so any more."""
+        for candidates in self._tiers:
+            candidates.look_again()
 
     def _turn(self, known: NDArray[np.intp], now: float) -> tuple[int, float]:
         """How many turns a request goes on from, and the seconds since the last. It goes on from an earlier

@@ -1,0 +1,255 @@
+"""Eviction by worth: what it rests on against plain reckoning, and what it comes to on made traces."""
+
+import numpy as np
+import pytest
+
+from bench.policy_cases import GENERATORS, case_of, chats, ended_sessions
+from bench.replay import hashes_of, replay
+from bench.traces import Trace
+from kvstore.core.ports import Use
+from kvstore.core.types import CPU, DISK, GPU
+from kvstore.policy import returns
+from kvstore.policy.admission import AdmitByChance
+from kvstore.policy.arc import Arc
+from kvstore.policy.chain_worth import ChainWorth
+from kvstore.policy.eviction import Lru
+from kvstore.policy.ghosts import Ghosts
+from kvstore.policy.kinds import KINDS_MAX, Kinds
+from kvstore.policy.lfu import LfuAgeing
+from kvstore.policy.returns import BINS, EDGES, WIDTHS, Returns
+from kvstore.policy.s3fifo import S3Fifo
+from kvstore.policy.worth import Worth
+
+
+def rows_of(*rows: int) -> np.ndarray:
+    return np.array(rows, np.intp)
+
+
+def use(policy: Worth, time: float, rows: np.ndarray, keys: np.ndarray, found: int = 0) -> None:
+    policy.use(Use(time=time, rows=rows, hashes=hashes_of(keys), found=found, prompt_tokens=512 * rows.size))
+    policy.touch(GPU, rows[::-1])
+
+
+# ---------------------------------------------------------------------- the index
+
+
+def plain_index(hazard: np.ndarray, start: int) -> float:
+    """Each time to stop, tried by itself."""
+    best = 0.0
+    for stop in range(start, BINS):
+        unread, reads, time = 1.0, 0.0, 0.0
+        for bin_ in range(start, stop + 1):
+            reads += unread * hazard[bin_]
+            time += unread * WIDTHS[bin_] * (1 - hazard[bin_] / 2)
+            unread *= 1 - hazard[bin_]
+        best = max(best, reads / time)
+    return best
+
+
+def test_the_index_is_the_best_over_all_times_to_stop() -> None:
+    hazard = np.random.default_rng(1).random((50, BINS)) ** 3
+    worth = returns._gittins(hazard)
+    for kind in range(50):
+        assert worth[kind, :BINS] == pytest.approx([plain_index(hazard[kind], bin_) for bin_ in range(BINS)])
+
+
+def made_kinds(count: int) -> Kinds:
+    """Kinds of different answer lengths, numbered from 1."""
+    kinds = Kinds()
+    for level in range(count):
+        assert kinds.of((0, 0, level, 0, 0), np.zeros(1, np.int32)).tolist() == [level + 1]
+    return kinds
+
+
+def test_hazards_come_to_those_that_are() -> None:
+    """Blocks of kind 1 come back after 100 s one time in two, those of kind 2 one in twenty."""
+    table, generator = Returns(made_kinds(2)), np.random.default_rng(3)
+    due: list[tuple[float, int, int]] = []
+    for second in range(6_000):
+        while due and due[0][0] <= second:
+            _, kind, size = due.pop(0)
+            table.read(np.full(size, kind, np.int16), np.full(size, 100.0))
+        kind = second % 2 + 1
+        table.used(float(second), np.full(40, kind, np.int16))
+        if generator.random() < (0.5 if kind == 1 else 0.05):
+            due.append((second + 100.0, kind, 40))
+    bin_ = int(np.searchsorted(EDGES, 100.0, side="right")) - 1
+    assert table.hazard[1, bin_] == pytest.approx(0.5, abs=0.05)
+    assert table.hazard[2, bin_] == pytest.approx(0.05, abs=0.02)
+    kinds = np.array([1, 2], np.int16)
+    likely, unlikely = table.chance(kinds, np.zeros(2)).tolist()
+    assert likely == pytest.approx(0.5, abs=0.06)
+    assert unlikely < 0.12
+    # Past the age at which they come back, neither is worth what it was.
+    assert (table.worth(kinds, np.full(2, 50.0)) > 4 * table.worth(kinds, np.full(2, 2_000.0))).all()
+
+
+def test_what_was_told_to_be_over_says_nothing_of_others() -> None:
+    """Half of the blocks end by hint; of the others each second one comes back."""
+    table = Returns(made_kinds(1))
+    blocks = np.full(20, 1, np.int16)
+    for second in range(6_000):
+        table.used(float(second), blocks)
+        if second % 2:
+            table.ended(blocks, np.zeros(20))
+        elif second >= 100 and second % 4 == 0:
+            table.read(blocks, np.full(20, 100.0))
+    chance = float(table.chance(np.array([1], np.int16), np.zeros(1))[0])
+    assert chance == pytest.approx(0.5, abs=0.06)
+
+
+def test_kinds_are_bounded() -> None:
+    kinds = Kinds()
+    generator = np.random.default_rng(5)
+    for _ in range(20_000):
+        request = tuple(generator.integers(0, 8, 5).tolist())
+        of = kinds.of(request, generator.integers(0, 30, 20).astype(np.int32))
+        assert (of >= 0).all()
+        assert (of < KINDS_MAX).all()
+    assert kinds.count <= KINDS_MAX
+
+
+# ---------------------------------------------------------------------- ghosts and chains
+
+
+def test_a_ghost_is_known_until_another_takes_its_place() -> None:
+    ghosts = Ghosts(1)
+    hashes = hashes_of(np.arange(1_000_000))
+    places, _ = ghosts.find(hashes)
+    ghosts.put(places, hashes)
+    _, is_known = ghosts.find(hashes)
+    last = {int(place): index for index, place in enumerate(places.tolist())}
+    assert np.flatnonzero(is_known).tolist() == sorted(last.values())
+
+
+def plain_greatest(parents: dict[int, int], own: dict[int, float]) -> dict[int, float]:
+    greatest = dict(own)
+    for row, worth in own.items():
+        above = row
+        while above in parents and parents[above] in own:
+            above = parents[above]
+            greatest[above] = max(greatest[above], worth)
+    return greatest
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_block_is_worth_no_less_than_what_hangs_on_it(seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    chains, order, parents = ChainWorth(300), [], {}
+    known: list[np.ndarray] = [np.arange(5)]
+    free = 5
+    for _ in range(15):
+        before = known[int(generator.integers(len(known)))]
+        head = before[: int(generator.integers(1, before.size + 1))]
+        fresh = np.arange(free, free + int(generator.integers(1, 10)))
+        free += fresh.size
+        chain = np.concatenate([head, fresh]).astype(np.intp)
+        known.append(chain)
+        chains.used(chain)
+        parents |= dict(zip(chain[1:].tolist(), chain[:-1].tolist(), strict=True))
+        order = [row for row in order if row not in chain] + chain[::-1].tolist()
+    rows = np.array(order, np.intp)
+    own = generator.random(rows.size)
+    expected = plain_greatest(parents, dict(zip(order, own.tolist(), strict=True)))
+    greatest = chains.greatest(rows, own)
+    assert greatest == pytest.approx([expected[row] for row in order])
+
+
+# ---------------------------------------------------------------------- the policy
+
+
+def test_before_anything_is_known_it_is_least_recently_used() -> None:
+    policy = Worth()
+    policy.begin(100)
+    for index in range(10):
+        rows = np.arange(3) + 3 * index
+        use(policy, 20.0 * index, rows, rows)
+    assert policy.victims(GPU, 6, lambda rows: rows).tolist() == [2, 1, 0, 5, 4, 3]
+
+
+def test_a_session_that_is_over_goes_first_but_not_what_others_use() -> None:
+    policy = Worth()
+    policy.begin(100)
+    use(policy, 0.0, np.arange(0, 6), np.arange(0, 6))
+    # Another chain on the same two leading blocks.
+    use(policy, 50.0, np.array([0, 1, 10, 11, 12]), np.array([0, 1, 10, 11, 12]), found=2)
+    policy.retire(rows_of(12, 11, 10, 1, 0))
+    assert policy.victims(GPU, 3, lambda rows: rows).tolist() == [12, 11, 10]
+    assert policy.victims(GPU, 9, lambda rows: rows).tolist()[-2:] == [1, 0]
+
+
+def test_what_is_favoured_goes_last_by_priority() -> None:
+    policy = Worth()
+    policy.begin(100)
+    use(policy, 0.0, np.arange(10), np.arange(10))
+    assert policy.victims(GPU, 1, lambda rows: rows).tolist() == [9]
+    policy.favour(rows_of(1, 0), np.array([1, 2], np.int32))
+    assert policy.victims(GPU, 10, lambda rows: rows).tolist() == [9, 8, 7, 6, 5, 4, 3, 2, 1, 0]
+    policy.favour(rows_of(9), np.array([3], np.int32))
+    assert policy.victims(GPU, 10, lambda rows: rows).tolist() == [8, 7, 6, 5, 4, 3, 2, 1, 0, 9]
+    use(policy, 500.0, np.arange(10, 13), np.arange(10, 13))
+    policy.unfavour(rows_of(9, 1, 0))
+    assert policy.victims(GPU, 6, lambda rows: rows).tolist() == [8, 7, 6, 5, 4, 3]
+
+
+def test_what_may_not_go_is_passed_over_and_all_else_found() -> None:
+    policy = Worth()
+    policy.begin(20_000)
+    use(policy, 0.0, np.arange(19_000), np.arange(19_000))
+    victims = policy.victims(GPU, 30, lambda rows: rows[rows % 1_000 == 7])
+    assert sorted(victims.tolist()) == [7 + 1_000 * each for each in range(19)]
+
+
+def test_a_block_used_again_is_no_victim_of_an_earlier_look() -> None:
+    policy = Worth()
+    policy.begin(1_000)
+    for index in range(20):
+        rows = np.arange(10) + 10 * index
+        use(policy, 100.0 * index, rows, rows)
+    first = policy.victims(GPU, 5, lambda rows: rows)
+    policy.forget(GPU, first)
+    assert not np.isin(policy.victims(GPU, 5, lambda rows: rows), first).any()
+    use(policy, 2_000.0, np.arange(10), np.arange(10), found=5)
+    assert not np.isin(policy.victims(GPU, 5, lambda rows: rows), np.arange(10)).any()
+
+
+def best_classic(trace: Trace, capacity: int) -> float:
+    made = (Lru(), LfuAgeing(), Arc([capacity]), S3Fifo([capacity]))
+    return max(replay(trace, policy, [capacity]).hit_rate for policy in made)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("make", GENERATORS, ids=lambda make: make.__name__)
+def test_it_loses_to_no_classic_on_traces_it_was_not_made_for(make) -> None:
+    trace = make()
+    trace = trace.part(0, 2_500, trace.name)
+    for capacity in case_of(trace).capacities:
+        assert replay(trace, Worth(), [capacity]).hit_rate >= 0.975 * best_classic(trace, capacity), capacity
+
+
+def test_it_does_the_same_each_time() -> None:
+    trace = chats(requests=1_500)
+    counts = [replay(trace, Worth(), [64, 400, 1_000]) for _ in range(2)]
+    assert counts[0] == counts[1]
+
+
+def test_hints_help() -> None:
+    trace = chats(requests=3_000)
+    hints = ended_sessions(trace, 0.6, 1)
+    plain, hinted = (replay(trace, Worth(), [1_000], hints=each).hit_rate for each in (None, hints))
+    assert hinted > 1.1 * plain
+
+
+def test_admission_saves_writes_and_keeps_chains_whole() -> None:
+    trace = chats(requests=4_000)
+    sizes = [64, 400, 4_000]
+
+    def run(least: float):
+        worth = Worth()
+        return replay(trace, worth, sizes, admission=AdmitByChance(worth, {CPU: least, DISK: least}))
+
+    everything, some = run(0.0), run(0.5)
+    assert some.put[DISK] < 0.9 * everything.put[DISK]
+    # Of what it writes, more is read.
+    assert some.hits[DISK] / some.put[DISK] > everything.hits[DISK] / everything.put[DISK]
+    assert some.hit_rate > 0.85 * everything.hit_rate
