@@ -25,6 +25,9 @@ FIT_EVERY = 32
 # A step counts as no further off than by this factor, once there is a fit: a process that was not run says
 # nothing of the model.
 SURPRISE_MAX = 4.0
+# No step takes less. Where less is expected, perhaps nothing at all, nothing is known of such a step: it is
+# taken as it was told.
+EXPECTED_SECONDS_MIN = 1e-6
 # Of the prior against all samples: a direction in which they differ by less than 3 % says nothing.
 PRIOR_WEIGHT = 1e-3
 # Of a sample: the step itself, tokens and context of prefill, sequences and context of decode.
@@ -73,10 +76,12 @@ class PrefillFit:
             timing.decode_context,
         )
         seconds = timing.elapsed_seconds
+        expected = 0.0
         if self._samples - self._unfitted >= SAMPLES_MIN:
             expected = sum(
                 [coefficient * term for coefficient, term in zip(self._solved, terms, strict=True)]
             )
+        if expected >= EXPECTED_SECONDS_MIN:
             seconds = min(max(seconds, expected / SURPRISE_MAX), expected * SURPRISE_MAX)
         kept = 0.5 ** ((time - self._time) / HALF_LIFE_SECONDS)
         weight = 1 / seconds**2

@@ -1,5 +1,6 @@
 """What is learnt of prefill from steps: against coefficients that are known, and what can't be told."""
 
+import math
 import random
 
 import pytest
@@ -134,3 +135,43 @@ def test_further_passes_cost_and_the_first_is_free() -> None:
     cost = PrefillCost(alpha=1.0, beta=0.01, gamma=0.0, pass_tokens=100)
     assert cost.seconds(0, 300) == pytest.approx(3.0 + 3.0)
     assert cost.seconds(200, 300) == pytest.approx(2.0)
+
+
+def test_a_step_that_should_take_no_time_at_all_is_learnt_from() -> None:
+    """The more was prefilled the less it took: so all of the time is the decoded sequences', as it seems."""
+    rng, fitted = random.Random(1), PrefillFit()
+    for number in range(100):
+        tokens, sequences = rng.randint(1, 64), rng.randint(100, 200)
+        timing = StepTiming(
+            step=StepNumber(1),
+            prefill_tokens=tokens,
+            prefill_context=tokens * tokens // 2,
+            decode_sequences=sequences,
+            decode_context=sequences,
+            elapsed_seconds=sequences * 1e-3 - tokens * 1e-4,
+        )
+        fitted.add(timing, number / 10)
+    assert known(fitted)[:3] == (0, 0, 0)
+    for number in range(100):
+        fitted.add(step(0, 512), 10 + number / 10)
+    assert known(fitted).seconds(0, 512) > 0
+
+
+@pytest.mark.parametrize("seed", [*range(10), 34, 112, 171, 226, 256])
+def test_whatever_engines_tell_there_is_a_cost(seed: int) -> None:
+    """Within the bounds of what a step may be, and nothing like a model."""
+    rng, fitted = random.Random(seed), PrefillFit()
+    for number in range(200):
+        tokens, sequences = rng.choice([1, 16, 512, 1 << 20]), rng.choice([0, 1, 1_000])
+        timing = StepTiming(
+            step=StepNumber(1),
+            prefill_tokens=tokens,
+            prefill_context=tokens * rng.choice([1, 1 << 20]),
+            decode_sequences=sequences,
+            decode_context=sequences * rng.choice([1, 1 << 20]),
+            elapsed_seconds=10 ** rng.uniform(-6, 3.5),
+        )
+        fitted.add(timing, number * rng.choice([0.01, 10]))
+        if number >= SAMPLES_MIN:
+            cost = known(fitted)
+            assert all(0 <= coefficient < math.inf for coefficient in cost[:3])
