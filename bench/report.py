@@ -110,8 +110,8 @@ def add_options(parser: argparse.ArgumentParser, name: str) -> None:
 
 
 def tell(name: str, rows: Iterable[Row], arguments: argparse.Namespace) -> None:
-    """Each row as it comes, and what `add_options` has asked for. Ends the program with status 1 where one has
-    not met its goal."""
+    """Each row as it comes, and what `add_options` has asked for. Ends the program with status 1 where one
+    has not met its goal."""
     taken, told = _taken(), []
     with signs_of_life(f"bench.{name}"):
         for row in rows:

@@ -89,11 +89,14 @@ class EvictionPolicy(Protocol):
 
 
 class AdmissionPolicy(Protocol):
-    """Whether what leaves a tier is worth being written to the one below."""
+    """Whether a block that a request has left as cache, and no session owns, is worth a copy further down.
+
+    What a session owns is copied to the CPU tier and to disk without being asked for.
+    """
 
     def admits(self, target: Tier, rows: Rows) -> NDArray[np.bool_]:
-        """Of each block, given from tails to heads. What is not admitted is dropped where it leaves, and
-        a block behind one that is dropped is of no use: so a chain is admitted from its head on."""
+        """Of each block, given from tails to heads. A block behind one that is not there is of no use: so a
+        chain is admitted from its head on."""
 
 
 # By name: what a choice rested on.

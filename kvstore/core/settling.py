@@ -4,12 +4,13 @@ end, copies may begin. One pass over all fences that the completed step has pass
 
 import numpy as np
 
-from kvstore.core.blocks import Rows, concat
+from kvstore.core.blocks import NO_ROWS, Rows, concat
 from kvstore.core.committing import Committing
 from kvstore.core.config import StoreConfig
 from kvstore.core.engines import Engine, Publish, Release, SessionEnd, SwapOut, TurnEnd, Used
 from kvstore.core.links import Links
 from kvstore.core.memory import Memory
+from kvstore.core.ports import AdmissionPolicy
 from kvstore.core.sequences import session_owner
 from kvstore.core.sessions import Sessions
 from kvstore.core.swaps import Swaps
@@ -30,6 +31,7 @@ class Settling:
         swaps: Swaps,
         committing: Committing,
         sessions: Sessions,
+        admission: AdmissionPolicy | None,
     ) -> None:
         self._config = config
         self._memory = memory
@@ -37,6 +39,7 @@ class Settling:
         self._swaps = swaps
         self._committing = committing
         self._sessions = sessions
+        self._admission = admission
 
     def settle(self, engine: Engine) -> None:
         passed = engine.settled()
@@ -73,11 +76,21 @@ class Settling:
         if retention is Retention.DISCARD:
             self._memory.discard(np.unique(rows[~blocks.reused[rows]]))
             return
-        if retention is Retention.SESSION and self._config.disk_frames:
-            blocks.to_disk[rows] = True
-            self._links.ask_down(WRITE, rows[blocks.valid[CPU][rows]])
+        stored = rows if retention is Retention.SESSION else NO_ROWS
+        if retention is not Retention.SESSION and self._admission is not None:
+            stored, rows = self._admit(self._admission, rows)
+        if self._config.disk_frames and stored.size:
+            blocks.to_disk[stored] = True
+            self._links.ask_down(WRITE, stored[blocks.valid[CPU][stored]])
         # Copied down before they are evicted, so that eviction is a change of the table.
         self._links.ask_down(COPY, rows[~blocks.valid[DISK][rows]])
+
+    def _admit(self, admission: AdmissionPolicy, rows: Rows) -> tuple[Rows, Rows]:
+        """Which of these cached blocks are to go to disk, and which to the CPU tier at least."""
+        blocks, tails_first = self._memory.blocks, self._memory.blocks.distinct(rows)[::-1]
+        stored = admission.admits(DISK, tails_first) & ~blocks.to_disk[tails_first]
+        copied = admission.admits(CPU, tails_first) | stored
+        return tails_first[stored][::-1], tails_first[copied][::-1]
 
     def _end_turn(self, end: TurnEnd) -> None:
         """Of its chain another may have published blocks first, under the same keys: what the turn computed

@@ -59,7 +59,7 @@ from kvstore.core.memory import Memory
 from kvstore.core.news import News
 from kvstore.core.operations import Decision
 from kvstore.core.outgoing import Outgoing
-from kvstore.core.ports import EvictionPolicy, SwapPolicy
+from kvstore.core.ports import AdmissionPolicy, EvictionPolicy, SwapPolicy
 from kvstore.core.pressure import PressureGauge
 from kvstore.core.reporting import report_sequence, report_sequences, report_tenants, report_usage
 from kvstore.core.restoring import restore_blocks
@@ -79,7 +79,14 @@ __all__ = ["Store"]
 class Store:
     """All state of the service. Single-threaded: one task owns it."""
 
-    def __init__(self, config: StoreConfig, eviction: EvictionPolicy, swap_policy: SwapPolicy) -> None:
+    def __init__(
+        self,
+        config: StoreConfig,
+        eviction: EvictionPolicy,
+        swap_policy: SwapPolicy,
+        admission: AdmissionPolicy | None = None,
+    ) -> None:
+        """`admission` None: what no session owns is copied to the CPU tier, and never to disk."""
         self.config = config
         self.memory = Memory(config, eviction)
         self.admission = Admission(config, self.memory)
@@ -91,7 +98,7 @@ class Store:
         returning = Returning(config, self.memory, self.links, swap_policy)
         committing = Committing(config, self.memory)
         self.sessions = Sessions(config, self.memory)
-        settling = Settling(config, self.memory, self.links, self.swaps, committing, self.sessions)
+        settling = Settling(config, self.memory, self.links, self.swaps, committing, self.sessions, admission)
         freeing = Freeing(self.memory, self.swaps, self.admission, self.leaving, settling)
         self.membership = Membership(config, freeing, settling)
         self._draining = Draining(config, self.memory, self.links)

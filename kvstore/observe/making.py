@@ -9,7 +9,7 @@ from kvstore.core.errors import JournalInvalid
 from kvstore.core.ports import EvictionPolicy, SwapPolicy
 from kvstore.core.store import Store
 from kvstore.observe.records import FORMAT, Heading, Policy
-from kvstore.policy.choices import EVICTION_POLICIES, make_eviction
+from kvstore.policy.choices import EVICTION_POLICIES, make_admission, make_eviction
 from kvstore.policy.cost import CostModel
 from kvstore.policy.swap import LengthThreshold
 
@@ -48,7 +48,8 @@ def heading_of(
 
 
 def make_store(heading: Heading) -> Store:
-    return Store(heading.config, _make_eviction(heading.eviction, heading.config), _make_swap(heading.swap))
+    eviction = _make_eviction(heading.eviction, heading.config)
+    return Store(heading.config, eviction, _make_swap(heading.swap), make_admission(eviction))
 
 
 def _describe_eviction(policy: EvictionPolicy) -> Policy:

@@ -12,6 +12,7 @@ from kvstore.core.store import Store
 from kvstore.core.types import GPU, EngineId, Link, NamespaceId, Tier, WriterId
 from kvstore.planner.links import VirtualLinks
 from kvstore.planner.profile import Profile
+from kvstore.policy.choices import make_admission
 from kvstore.policy.swap import LengthThreshold
 from kvstore.sim.clock import Clock
 
@@ -77,7 +78,9 @@ class Machine:
 
     def __init__(self, sizes: Sizes, profile: Profile, eviction: EvictionPolicy) -> None:
         self.sizes, self.profile = sizes, profile
-        self.store = Store(sizes.store_config(), eviction, LengthThreshold(DROP_TOKENS_MAX))
+        self.store = Store(
+            sizes.store_config(), eviction, LengthThreshold(DROP_TOKENS_MAX), make_admission(eviction)
+        )
         self.clock = Clock()
         self.links = VirtualLinks(profile, sizes.block_bytes, self.clock, self._ended)
         self.time = 0.0

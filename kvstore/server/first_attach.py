@@ -19,7 +19,7 @@ from kvstore.core.store import Store
 from kvstore.core.types import StoredKey, StoredSession
 from kvstore.observe.journal import Journal
 from kvstore.observe.making import heading_of
-from kvstore.policy.choices import make_eviction
+from kvstore.policy.choices import make_admission, make_eviction
 from kvstore.policy.cost import CostModel
 from kvstore.policy.swap import LengthThreshold
 from kvstore.server.clock import now, wall_now
@@ -82,7 +82,7 @@ class FirstAttach:
             found, sessions = await _in_thread(partial(_find_stored, parts.disk, layout))
             # Before any engine has a frame: none is in use yet.
             await _in_thread(partial(self._learn, pools, layout, max(0, frames.disk - len(found))))
-            running = self._run(Store(config, eviction, swap), pools, layout)
+            running = self._run(Store(config, eviction, swap, make_admission(eviction)), pools, layout)
         except BaseException:
             pools.close()
             raise

@@ -5,7 +5,7 @@ import math
 from kvstore.core.config import StoreConfig
 from kvstore.core.store import Store
 from kvstore.core.types import TenantId
-from kvstore.policy.choices import EVICTION_POLICIES, make_eviction
+from kvstore.policy.choices import EVICTION_POLICIES, make_admission, make_eviction
 from kvstore.policy.cost import CostModel
 from kvstore.policy.swap import LengthThreshold
 from kvstore.sim.config import SimConfig
@@ -60,7 +60,8 @@ def make_store(
         background_wait_seconds=background_wait_seconds,
     )
     policy = CostModel(drop_tokens_max) if by_cost else LengthThreshold(drop_tokens_max)
-    return Store(config, make_eviction(EVICTIONS[eviction], config.frames), policy)
+    order = make_eviction(EVICTIONS[eviction], config.frames)
+    return Store(config, order, policy, make_admission(order))
 
 
 def store_of(config: SimConfig, disk_share: float = 1.0) -> Store:
