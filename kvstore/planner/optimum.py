@@ -50,12 +50,16 @@ def best_hits(uses: Sequence[Use], capacity: int) -> int:
 
 
 def _next_reads(uses: Sequence[Use]) -> list[list[int]]:
-    """Of each block of each use, read or left, the number of the next use that reads it."""
+    """Of each block of each use, read or left, the number of the next use that reads it, unless it is left anew
+    before that."""
     reads: dict[int, int] = {}
     found: list[list[int]] = []
     for number in range(len(uses) - 1, -1, -1):
         read, left = uses[number]
         found.append([reads.get(block, NEVER_AGAIN) for block in (*read, *left)])
+        # What is left here comes for nothing: nobody has to keep it for later up to now.
+        for block in left:
+            reads.pop(block, None)
         reads.update(dict.fromkeys(read, number))
     found.reverse()
     return found

@@ -30,6 +30,8 @@ SAMPLE_RUNS = 32
 NEW_EDGES = np.array([0.05, 0.2, 0.6, 1.0])
 # Turns from here on are alike.
 TURN_MAX = 5
+# Of a chat: what is remembered of a turn's number. A prompt that is asked again and again goes on from itself.
+TURNS_COUNTED = np.iinfo(np.int16).max
 # The kind of blocks of sessions that are over: worth nothing.
 RETIRED = np.int16(-1)
 
@@ -166,7 +168,8 @@ class Worth:
         last = known[-1]
         if known.size < self._ghosts.length[last] - 1:
             return 0, 0.0
-        return int(self._ghosts.turn[last]) + 1, now - float(self._ghosts.time[last])
+        turn = min(int(self._ghosts.turn[last]) + 1, TURNS_COUNTED)
+        return turn, now - float(self._ghosts.time[last])
 
 
 class _Candidates:

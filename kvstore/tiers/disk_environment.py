@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 READERS_MAX = 16
 # What LMDB gives the lock file for them; where it is longer, LMDB makes room for more readers.
 LOCK_FILE_BYTES = (READERS_MAX - 1) * 64 + 192
+# Room for 16,000 readers: longer than anybody has made it.
+LOCK_FILE_BYTES_MAX = 1 << 20
 DATA_FILE = "data.mdb"
 LOCK_FILE = "lock.mdb"
 REMEDY = "name another folder, or move this one away"
@@ -97,6 +99,10 @@ def _allocate_lock_file(folder: Path) -> None:
         lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             length = max(length, os.fstat(lock).st_size)
+            if length > LOCK_FILE_BYTES_MAX:
+                # As a file with holes it may be longer than the disk, which this would fill.
+                remedy = f"delete {path}: nothing in it outlives who has it open"
+                raise disk_invalid(folder, f"{LOCK_FILE} is {length} bytes long", remedy)
             os.posix_fallocate(lock, 0, length)
         finally:
             os.close(lock)

@@ -18,8 +18,9 @@ KEYS = keys_of(TOKENS)
 class Heads:
     """Admits so many blocks from the head of a chain on, by tier."""
 
-    def __init__(self, store: Store | None = None, **counts: int) -> None:
-        self.store, self._counts = store, counts
+    def __init__(self, counts: dict[str, int]) -> None:
+        self.store: Store | None = None
+        self._counts = counts
 
     def admits(self, target: Tier, rows: Rows) -> NDArray[np.bool_]:
         assert self.store is not None
@@ -30,9 +31,9 @@ class Heads:
         return admitted
 
 
-def caller_of(**counts: int) -> Caller:
+def caller_of(counts: dict[str, int]) -> Caller:
     config = make_store(gpu_frames=16, cpu_frames=16, disk_frames=32).config
-    admission = Heads(**counts)
+    admission = Heads(counts)
     store = admission.store = Store(config, Lru(), LengthThreshold(8), admission)
     return Caller(World(store))
 
@@ -44,7 +45,7 @@ def caller_of(**counts: int) -> Caller:
 def test_a_chain_goes_down_as_far_as_it_is_admitted(
     counts: dict[str, int], on_cpu: int, on_disk: int
 ) -> None:
-    caller = caller_of(**counts)
+    caller = caller_of(counts)
     caller.cache(TOKENS)
     caller.world.drain()
     blocks = caller.world.store.memory.blocks
@@ -53,7 +54,7 @@ def test_a_chain_goes_down_as_far_as_it_is_admitted(
 
 
 def test_what_a_session_owns_is_not_asked_about() -> None:
-    caller = caller_of()
+    caller = caller_of({})
     caller.cache(TOKENS, session="s")
     caller.world.drain()
     assert len(caller.world.shadow.disk) == 4

@@ -57,6 +57,11 @@ def test_by_hand(uses, capacity, hits):
     assert best_hits([Use(read) for read in uses], capacity) == hits
 
 
+def test_what_comes_for_nothing_is_not_kept_for_it():
+    uses = [Use((1, 3)), Use((7,)), Use((7,)), Use((), (1,)), Use((1, 3))]
+    assert best_hits(uses, 2) == brute_force(uses, 2) == 3
+
+
 def test_an_answer_is_found_by_the_next_prompt():
     assert best_hits([Use((1,), (2,)), Use((1, 2, 3))], 2) == 2
     assert best_hits([Use((1,)), Use((1, 2, 3))], 2) == 1

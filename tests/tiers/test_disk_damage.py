@@ -1,6 +1,7 @@
 """Flipped bits in what the tier writes about blocks and names, and disks that can't hold it at all."""
 
 import logging
+import os
 import shutil
 from contextlib import closing
 from pathlib import Path
@@ -186,6 +187,17 @@ def test_the_lock_file_has_its_pages_before_lmdb_maps_it(folder):
     lock = (folder / LOCK_FILE).stat()
     assert lock.st_size == LOCK_FILE_BYTES, "what LMDB itself would have made of it"
     assert lock.st_blocks * 512 >= LOCK_FILE_BYTES
+
+
+def test_a_lock_file_full_of_holes_does_not_fill_the_disk(folder):
+    """No longer than a few blocks of the disk here, so that the test does no harm where it fails."""
+    os.truncate(folder / LOCK_FILE, 1 << 22)
+    with pytest.raises(DiskInvalid, match=f"{LOCK_FILE} is {1 << 22} bytes long .*delete"):
+        DiskTier.open(folder, CAP)
+    assert (folder / LOCK_FILE).stat().st_blocks * 512 < 1 << 16
+    (folder / LOCK_FILE).unlink()
+    with closing(DiskTier.open(folder, CAP)):
+        pass
 
 
 def test_a_new_folder_on_a_full_disk_is_refused(tmp_path):
