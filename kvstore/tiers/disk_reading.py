@@ -24,7 +24,7 @@ __all__ = ["BlockReader", "Found", "ReadFault", "ReadOutcome", "Verdict", "ignor
 
 class ReadOutcome(Enum):
     """GOOD: the frame holds the block. BAD: it doesn't, and is free again. LATE: nor does it, and the device
-    may still write to it until `returned` is told, perhaps before the read ends; of the block it says nothing."""
+    may still write to it until `returned` is told, perhaps before the read ends; the block may be good."""
 
     GOOD = "good"
     BAD = "bad"
