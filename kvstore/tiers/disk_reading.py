@@ -24,7 +24,7 @@ __all__ = ["BlockReader", "Found", "ReadFault", "ReadOutcome", "Verdict", "ignor
 
 class ReadOutcome(Enum):
     """GOOD: the frame holds the block. BAD: it doesn't, and is free again. LATE: nor does it, and the device
-    may still write to it until `returned` is told."""
+    may still write to it until `returned` is told, perhaps before the read ends; the block may be good."""
 
     GOOD = "good"
     BAD = "bad"
@@ -82,7 +82,7 @@ class BlockReader:
         rank isn't `block_bytes` long is as good as missing; 0: any."""
         check(len(names) == len(outs), f"{len(names)} blocks for {len(outs)} frames")
         verdicts = dict.fromkeys(range(len(names)), MISSING)
-        found = self._look_up(names, block_bytes * self._space.geometry.ranks, verdicts)
+        found = self._look_up(names, block_bytes * self._space.geometry.ranks, verdicts, returned)
         geometry = self._space.geometry
         slots = [self._space.slot_of(each.entry) for each in found]
         frames = [outs[each.position] for each in found]
@@ -107,11 +107,21 @@ class BlockReader:
         return self.read(names, [list(out) for out in outs[: len(names)]], 0, pace, ignore)
 
     def _look_up(
-        self, names: Sequence[bytes], wanted_bytes: int, verdicts: dict[int, Verdict]
+        self,
+        names: Sequence[bytes],
+        wanted_bytes: int,
+        verdicts: dict[int, Verdict],
+        returned: Callable[[int], None],
     ) -> list[Found]:
         """In a thread for I/O too, since pages of the index may have to come from disk."""
         try:
             records = self._threads.start(IoKind.READ, partial(self._table.find, names)).wait()
+        except (IoLate, IoNotBegun) as error:
+            # So it is where the index is what can't be read in time.
+            for position in verdicts:
+                returned(position)
+            verdicts.update(dict.fromkeys(verdicts, Verdict(fault=ReadFault.LATE, why=str(error))))
+            return []
         except DiskFault as error:
             failed = Verdict(fault=ReadFault.FAILED, why=f"{type(error).__name__}: {error}")
             verdicts.update(dict.fromkeys(verdicts, failed))
@@ -165,7 +175,9 @@ class BlockReader:
         except IoLate as error:
             return [Verdict(fault=ReadFault.LATE, why=str(error))] * len(positions)
         except IoNotBegun as error:
-            return [Verdict(fault=ReadFault.FAILED, why=str(error))] * len(positions)
+            # The block is as good as before, and nothing will ever write to its frame.
+            tell()
+            return [Verdict(fault=ReadFault.LATE, why=str(error))] * len(positions)
 
 
 def ignore(position: int) -> None:

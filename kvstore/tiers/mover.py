@@ -248,9 +248,12 @@ class Mover:
                     self._bytes_in_flight -= each.count * self._setup.frame_bytes
                     self._count_asked(each, -1)
                     each.ended = True
-                    late = tuple(sorted(each.late - each.returned))
+                    back = tuple(sorted(each.late & each.returned))
                 if isinstance(each.work, Transfer):
+                    late = tuple(sorted(each.late))
                     self._tell(each.work, self._setup.ended, tuple(sorted(each.failed)), late)
+                    if back:
+                        self._tell(each.work, self._setup.returned, back)
 
     def _to_be_told(self, job: Job) -> list[Job]:
         if self._setup.tickets is None:
@@ -263,7 +266,7 @@ class Mover:
             return told
 
     def _came_back(self, job: Job, position: int) -> None:
-        """Before the transfer's end is told this is only noted: then the position is not late any more."""
+        """Before the transfer's end is told this is only noted, and told right after it."""
         with self._telling:
             with self._changed:
                 told = job.ended and position not in job.returned
