@@ -14,8 +14,7 @@ import xxhash
 from bench.disk_reference import Device, Timed, bench_device, timing
 from bench.disk_tier import BLOCK_SIZES, TierBench, at_once, bench_folder, bench_tier
 from bench.report import Row, make_row
-from kvstore.core.config import TRANSFER_BYTES
-from kvstore.server.pools import WRITE_TIMES
+from kvstore.core.config import TRANSFER_BYTES, WRITE_TIMES
 from kvstore.tiers.movers import READ_PIECE_BYTES, READ_THREADS, WRITE_THREADS
 from kvstore.tiers.pool import HostPool
 

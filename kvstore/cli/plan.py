@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from kvstore.planner.plan import Outcome, Rules
 from kvstore.planner.profile import H200_LLAMA_8B, load_profile
 from kvstore.planner.recorded import open_journal
 from kvstore.planner.requests import Trace
-from kvstore.planner.study import Point, Study, check_policy, study, vary
+from kvstore.planner.study import Point, Policies, Study, study, vary
 from kvstore.planner.traces import open_trace
 from kvstore.planner.workload import Workload, load_workload
 from kvstore.server.sizes import parse_size
@@ -38,6 +39,7 @@ def plan(
     kv_bytes_per_token: int,
     block_tokens: int | None,
     policy: str,
+    swap_policy: str,
     profile: Path | None,
     share: float,
     loop: str,
@@ -45,7 +47,7 @@ def plan(
     sweep: Path | None,
     as_json: bool,
 ) -> None:
-    check_policy(policy)
+    policies = Policies(eviction=policy, swap=swap_policy)
     if loop not in LOOPS:
         raise ConfigInvalid("no such loop", field="--loop", value=loop, remedy="one of " + ", ".join(LOOPS))
     if sweep is not None:
@@ -64,12 +66,12 @@ def plan(
     closed = loop == "closed" or (loop == "auto" and workload.sessions_named)
     rules = Rules(closed=closed, hints=hints)
     with _progress(workload) as report:
-        done = study(workload, machine, speeds, policy, rules, report)
-        points = list(vary(workload, machine, speeds, policy, rules, report)) if sweep else []
+        done = study(workload, machine, speeds, policies, rules, report)
+        points = list(vary(workload, machine, speeds, policies, rules, report)) if sweep else []
     if as_json:
-        typer.echo(json.dumps(_to_json(done, points, speeds.name, policy)))
+        typer.echo(json.dumps(_to_json(done, points, speeds.name, policies)))
     else:
-        show_plan(done, speeds.name, policy, Console())
+        show_plan(done, speeds.name, policies, Console())
     if sweep is not None:
         for path in draw(points, f"{workload.name}, {policy}", sweep):
             typer.echo(f"drawn: {path}", err=True)
@@ -100,13 +102,14 @@ def _progress(workload: Workload) -> Iterator[Callable[[str, int], None]]:
         yield lambda what, done: progress.update(task, description=what, completed=done)
 
 
-def _to_json(done: Study, points: list[Point], profile: str, policy: str) -> dict[str, Any]:
+def _to_json(done: Study, points: list[Point], profile: str, policies: Policies) -> dict[str, Any]:
     return {
         "trace": done.workload.name,
         "block_tokens": done.workload.block_tokens,
         "block_bytes": done.sizes.block_bytes,
         "frames": _by_tier(done.sizes.frames),
-        "policy": policy,
+        "policy": policies.eviction,
+        "swap_policy": policies.swap,
         "profile": profile,
         "closed": done.rules.closed,
         "hints": done.rules.hints,
@@ -142,9 +145,12 @@ def _outcome(outcome: Outcome) -> dict[str, Any]:
         "token_hit_rate": outcome.token_hit_rate,
         "prefill_seconds": outcome.prefill_seconds,
         "prefill_seconds_saved": outcome.prefill_seconds_saved,
+        "prefill_seconds_again": outcome.prefill_seconds_again,
         "gpu_busy_share": outcome.gpu_busy_share,
         "first_token_seconds_p50": outcome.first_token_percentile(50),
         "first_token_seconds_p95": outcome.first_token_percentile(95),
+        "preemptions": asdict(outcome.preemptions),
+        "loads": asdict(outcome.loads),
         "bytes_moved": {link_name(link): moved for link, moved in outcome.bytes_moved.items()},
         "disk_write_bytes_per_day": outcome.disk_write_bytes_per_day,
         "running_most": outcome.running_most,

@@ -8,7 +8,7 @@ from rich.table import Table
 
 from kvstore.core.types import COPY, DISK, LOAD, READ, WRITE, Tier
 from kvstore.planner.plan import Outcome
-from kvstore.planner.study import Study
+from kvstore.planner.study import Policies, Study
 from kvstore.server.sizes import format_bytes
 
 __all__ = ["show_plan"]
@@ -17,15 +17,16 @@ __all__ = ["show_plan"]
 BUSY_SHARE_MAX = 0.95
 
 
-def show_plan(study: Study, profile: str, policy: str, console: Console) -> None:
-    for part in _parts(study, profile, policy):
+def show_plan(study: Study, profile: str, policies: Policies, console: Console) -> None:
+    for part in _parts(study, profile, policies):
         console.print(part, highlight=False, markup=False)
 
 
-def _parts(study: Study, profile: str, policy: str) -> Iterator[RenderableType]:
+def _parts(study: Study, profile: str, policies: Policies) -> Iterator[RenderableType]:
     workload, outcome = study.workload, study.outcome
     loop = "closed loop" if study.rules.closed else "open loop"
-    yield f"{workload.name}: {outcome.requests:,} requests in {_seconds(outcome.seconds)}, {loop}, {policy}"
+    yield f"{workload.name}: {outcome.requests:,} requests in {_seconds(outcome.seconds)}, {loop}"
+    yield f"eviction by {policies.eviction}, swaps by {policies.swap}"
     yield f"on {profile}"
     if outcome.requests_refused:
         yield f"{outcome.requests_refused:,} requests refused: more than the whole GPU tier"
@@ -76,9 +77,13 @@ def _compared(study: Study) -> Table:
         ("first token, p95", lambda each: _seconds(each.first_token_percentile(95))),
         ("GPU's prefill", lambda each: _seconds(each.prefill_seconds)),
         ("  saved", lambda each: _seconds(each.prefill_seconds_saved)),
+        ("  again", lambda each: _seconds(each.prefill_seconds_again)),
         ("  of the time", lambda each: f"{each.gpu_busy_share:.0%}"),
         ("blocks found", lambda each: f"{each.hit_rate:.1%}"),
         ("most that waited", lambda each: f"{each.waiting_most:,}"),
+        ("preempted", lambda each: f"{each.preemptions.count:,}"),
+        ("  swapped, dropped", lambda each: f"{each.preemptions.swapped:,}, {each.preemptions.dropped:,}"),
+        ("loaded whole, in part", lambda each: f"{each.loads.whole:,}, {each.loads.cut:,}"),
     )
     for title, show in rows:
         table.add_row(title, *[show(outcome) for _, outcome in columns])
@@ -110,6 +115,9 @@ def _verdicts(study: Study) -> Iterator[str]:
         yield f"- Twice the CPU tier: {gained:+.1%} of blocks found, {saved} of prefill saved beside."
     if study.endless_hit_rate and outcome.hit_rate > 0.95 * study.endless_hit_rate:
         yield "- Nearly all that can be found is: more room buys nothing."
+    if outcome.preemptions.dropped_for_room:
+        dropped = outcome.preemptions.dropped_for_room
+        yield f"- {dropped:,} preempted sequences were dropped, for there was no room below the GPU."
     if study.sizes.frames[DISK] and not outcome.bytes_moved[WRITE]:
         yield "- Nothing was written to disk: what belongs to no session isn't."
 

@@ -32,7 +32,14 @@ def simulate(
         int | None,
         typer.Option(min=1, help="Tokens of a block, where the trace doesn't say.", rich_help_panel=PLAN),
     ] = None,
-    policy: Annotated[str, typer.Option(help="Order of eviction.", rich_help_panel=PLAN)] = "lru",
+    policy: Annotated[str, typer.Option(help="Order of eviction.", rich_help_panel=PLAN)] = "worth",
+    swap_policy: Annotated[
+        str,
+        typer.Option(
+            help="What decides between drop and swap: cost (of prefill and links), or length.",
+            rich_help_panel=PLAN,
+        ),
+    ] = "cost",
     profile: Annotated[
         Path | None,
         typer.Option(
@@ -114,6 +121,7 @@ def simulate(
         kv_bytes_per_token=kv_bytes_per_token,
         block_tokens=block_tokens,
         policy=policy,
+        swap_policy=swap_policy,
         profile=profile,
         share=share,
         loop=loop,

@@ -7,7 +7,16 @@ from dataclasses import dataclass, field
 from kvstore.core.errors import ConfigInvalid
 from kvstore.core.types import TenantId
 
-__all__ = ["OPERATIONS_MAX", "SHARE_ROUNDING", "TRANSFER_BYTES", "StoreConfig", "transfer_blocks"]
+__all__ = [
+    "OPERATIONS_MAX",
+    "SHARE_ROUNDING",
+    "TRANSFER_BYTES",
+    "WRITES_MAX",
+    "WRITE_TIMES",
+    "StoreConfig",
+    "transfer_blocks",
+    "write_blocks",
+]
 
 # In one step, by the contract.
 OPERATIONS_MAX = 4_096
@@ -19,10 +28,23 @@ SHARE_ROUNDING = 1e-9
 TRANSFER_BYTES = 16 << 20
 TRANSFER_BLOCKS_MAX = 64
 
+# Writes to disk, each a transaction with syncs: while one ends, others keep the device busy.
+WRITES_MAX = 3
+# The more blocks share the syncs and the transaction, the less these weigh. But all writes that are under way
+# together pin no more than this share of the CPU tier.
+WRITE_TIMES = 2
+WRITES_SHARE_MAX = 0.25
+
 
 def transfer_blocks(block_bytes: int) -> int:
     """Blocks of a transfer; one block may be more than a transfer should be."""
     return max(1, min(TRANSFER_BLOCKS_MAX, TRANSFER_BYTES // block_bytes))
+
+
+def write_blocks(block_bytes: int, cpu_frames: int) -> int:
+    """Blocks of a write to disk: more than of another transfer where the CPU tier is large enough."""
+    usual = transfer_blocks(block_bytes)
+    return max(usual, min(WRITE_TIMES * usual, int(cpu_frames * WRITES_SHARE_MAX) // WRITES_MAX))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +73,8 @@ class StoreConfig:
     transfer_blocks_max: int = 32
     # Of each urgency.
     transfers_per_link_max: int = 2
-    # Writes to disk, each a transaction with syncs: while one ends, others keep the device busy.
-    writes_max: int = 3
+    # Writes to disk that are under way at once.
+    writes_max: int = WRITES_MAX
     # Of a write; 0: as many as of other transfers.
     write_blocks_max: int = 0
     # Blocks that each tenant may have retained at once; 0: none.

@@ -16,6 +16,7 @@ from kvstore.core.links import Links
 from kvstore.core.membership import Membership
 from kvstore.core.memory import Memory
 from kvstore.core.pressure import PressureGauge
+from kvstore.core.returning import Returning
 from kvstore.core.sessions import Sessions
 from kvstore.core.swaps import Swaps
 from kvstore.core.types import (
@@ -121,7 +122,7 @@ def report_sequence(
 
 
 def report_sequences(
-    membership: Membership, swaps: Swaps, leaving: Leaving, admission: Admission
+    membership: Membership, swaps: Swaps, leaving: Leaving, returning: Returning, admission: Admission
 ) -> SequenceUsage:
     states = Counter(
         sequence.state for engine in membership.engines.values() for sequence in engine.sequences.values()
@@ -139,6 +140,8 @@ def report_sequences(
         drops=leaving.drops,
         drops_for_room=leaving.drops_for_room,
         reliefs=leaving.reliefs,
+        loads_whole=returning.loads_whole,
+        loads_cut=returning.loads_cut,
     )
 
 

@@ -31,6 +31,9 @@ class Returning:
         self._memory = memory
         self._links = links
         self._policy = policy
+        # Weighed since the start: of those that came in so, how many with all that was found, and how many
+        # with its head alone, or nothing of it.
+        self.loads_whole = self.loads_cut = 0
 
     def weigh(self, found: "array[int]", tokens: int) -> Verdict | None:
         """How many of these leading blocks, which hold `tokens`, are worth having; None: all.
@@ -65,6 +68,8 @@ class Returning:
 
     def note(self, sequence: Sequence, verdict: Verdict) -> None:
         """It has got its frames so."""
+        self.loads_whole += verdict.keeps
+        self.loads_cut += not verdict.keeps
         self._memory.decisions.note(
             Decision(
                 time=self._memory.decisions.now,

@@ -95,7 +95,7 @@ class Store:
         self.swaps = Swaps(config, self.memory, self.links, self._sequence_moved)
         self.swap_policy = swap_policy
         self.leaving = Leaving(config, self.memory, self.swaps, self.links, swap_policy)
-        returning = Returning(config, self.memory, self.links, swap_policy)
+        self._returning = Returning(config, self.memory, self.links, swap_policy)
         committing = Committing(config, self.memory)
         self.sessions = Sessions(config, self.memory)
         settling = Settling(config, self.memory, self.links, self.swaps, committing, self.sessions, admission)
@@ -105,7 +105,7 @@ class Store:
         engines = self.membership.engines.values
         self.forgetting = Forgetting(config, self.memory, self.swaps, self.sessions, engines)
         self._chains = Chains(config, self.memory, self.links, self.sessions)
-        granting = Granting(config, self.memory, self.swaps, self.admission, self.leaving, returning)
+        granting = Granting(config, self.memory, self.swaps, self.admission, self.leaving, self._returning)
         growing = Growing(config, self.memory, self.admission, self.leaving)
         self._answering = Answering(self.memory)
         steps = Steps(
@@ -157,7 +157,9 @@ class Store:
 
     def usage(self) -> Usage:
         """What there is and who holds it. Changes nothing."""
-        sequences = report_sequences(self.membership, self.swaps, self.leaving, self.admission)
+        sequences = report_sequences(
+            self.membership, self.swaps, self.leaving, self._returning, self.admission
+        )
         return report_usage(
             self.memory,
             self.links,

@@ -70,7 +70,8 @@ class SequenceUsage(Struct, frozen=True, kw_only=True, gc=False):
 
     `idle`: resident, and not running. `waiting`: they have a place in the queue for GPU frames. Swaps and
     drops are counted when they are taken on, those that the store did by itself too: `reliefs` of them.
-    `drops_for_room` would have been swaps, had there been room below.
+    `drops_for_room` would have been swaps, had there been room below. Where it was weighed how much of what
+    is below the GPU to load: so many came in with all of it, and so many with less.
     """
 
     resident: int = 0
@@ -85,6 +86,8 @@ class SequenceUsage(Struct, frozen=True, kw_only=True, gc=False):
     drops: int = 0
     drops_for_room: int = 0
     reliefs: int = 0
+    loads_whole: int = 0
+    loads_cut: int = 0
 
 
 class TenantFrames(Struct, frozen=True, kw_only=True, gc=False):

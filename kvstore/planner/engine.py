@@ -1,41 +1,47 @@
-"""An engine in virtual time: it admits requests in the order of their coming, prefills one after the other,
-and decodes all at once. One step of the store for all that happens in a moment."""
+"""An engine in virtual time: who is admitted, who grows, and who makes room for whom. One step of the store
+for all that happens in a moment; what is computed stands in `gpu.py`.
+
+Requests come in in the order of their coming. A sequence has frames for what it has written, and grows block
+by block. Where there is no room for that, and none is coming, the latest that decodes is preempted; it comes
+back when another has left, before all that is new: as the engine of this project does it
+(`engine/scheduler.py`).
+"""
 
 from collections import deque
 from collections.abc import Callable
-from functools import partial
 
-from msgspec import Struct
-
-from kvstore.core.answers import KeepAliveAnswer, StepAnswer
-from kvstore.core.calls import KeepAlive, Step
 from kvstore.core.errors import check
 from kvstore.core.notices import Notice, SequenceMoved
-from kvstore.core.operations import Allocate, AllocateResult, Commit, EndSession, Free, Operation
-from kvstore.core.types import LATER, NEVER, RESIDENT, Revision, SequenceId, StepNumber
-from kvstore.planner.machine import ENGINE, Machine
+from kvstore.core.operations import (
+    Allocate,
+    AllocateResult,
+    Commit,
+    EndSession,
+    Free,
+    Grow,
+    GrowResult,
+    Operation,
+    Result,
+    Swap,
+    SwapResult,
+)
+from kvstore.core.types import (
+    LATER,
+    NEVER,
+    RESIDENT,
+    SWAPPING_OUT,
+    Direction,
+    SequenceId,
+    blocks_for_tokens,
+)
+from kvstore.planner.calls import Calls
+from kvstore.planner.gpu import Gpu
+from kvstore.planner.machine import Machine
+from kvstore.planner.served import Served
+from kvstore.planner.waits import Waits
 from kvstore.planner.workload import Turn, Workload
 
-__all__ = ["Engine", "Served"]
-
-# Renewed by each step; asked for by itself where there were none for so long.
-QUIET_SECONDS = 3.0
-# A ticket counts for a second: who waits for copies asks again before that, so that they make haste.
-ASK_AGAIN_SECONDS = 0.5
-
-
-class Served(Struct, eq=False, gc=False):
-    """A request on its way through the engine. Times are of the machine; the sequence's id is its number."""
-
-    id: SequenceId
-    turn: Turn
-    arrival: float
-    # From when on it had frames, and whether all that was found had been loaded.
-    admitted: float = -1.0
-    resident: bool = False
-    cached_tokens: int = 0
-    first_token: float = -1.0
-    end: float = -1.0
+__all__ = ["Engine"]
 
 
 class Engine:
@@ -58,24 +64,24 @@ class Engine:
         self._workload = workload
         self._ended = ended
         self._reuse, self._hints = reuse, hints
-        # Arrived; sent for frames in this moment; with frames, not yet prefilled; of those, ready for it.
+        self.gpu = Gpu(machine, computed=self._begin_decode, full=self._fill_up, whole=self._finish)
+        self._calls = Calls(machine, self.gpu)
+        # Arrived; asked for in this step; with frames that are being loaded; in the order of numbers, those
+        # whose prompt is computed and who are on the GPU, and of these who has no room for the next token.
         self._waiting: deque[Served] = deque()
-        self._asked: list[Served] = []
-        self._prefilling: dict[SequenceId, Served] = {}
-        self._ready: deque[Served] = deque()
-        self._computes = False
+        self._asked: dict[SequenceId, Served] = {}
+        self._loading: dict[SequenceId, Served] = {}
+        self._decoding: dict[SequenceId, Served] = {}
+        self._full: dict[SequenceId, Served] = {}
+        # Who is to make room; who has, and is not back yet; whose bytes are still on their way out.
+        self._victim: Served | None = None
+        self._preempted: dict[SequenceId, Served] = {}
+        self._leaving: set[SequenceId] = set()
         self._running = 0
-        # Those first in the queue have been told to wait. They ask again when somebody has ended, and where
-        # all the frames that they lack are on their way back also when copies have ended.
-        self._is_blocked = self._awaits_copies = self._will_unblock = False
+        self._waits = Waits(machine)
         self._operations: list[Operation] = []
-        self._step = 0
-        self._seen = Revision(0)
-        self._last_call = 0.0
         self._count = 0
-        self.prefill_seconds = 0.0
-        self.prefill_seconds_saved = 0.0
-        self.refused = 0
+        self.refused = self.preemptions = 0
         self.running_most = self.waiting_most = 0
 
     def arrive(self, turn: Turn) -> None:
@@ -87,150 +93,213 @@ class Engine:
     def act(self) -> None:
         """All that is to be done in this moment: called when everything else for it has happened."""
         machine = self._machine
-        if self._awaits_copies and machine.is_copied:
-            self._is_blocked = False
-        is_loading = len(self._prefilling) > len(self._ready) + self._computes
-        if (machine.is_woken and is_loading) or machine.time - self._last_call >= QUIET_SECONDS:
-            self._keep_alive()
+        if machine.is_copied:
+            self._waits.copied()
+        has_news = machine.is_woken and (self._loading or self._leaving)
+        if has_news or self._calls.is_quiet:
+            self._hear(self._calls.keep_alive().notices)
         machine.is_woken = machine.is_copied = False
         while True:
             self._ask()
             if not self._operations:
                 break
             self._send()
-        if self._ready and not self._computes:
-            self._prefill(self._ready.popleft())
-        machine.is_working = bool(self._waiting or self._running)
+        self.gpu.act()
+        machine.is_working = bool(self._waiting or self._running or self._preempted)
 
-    # ------------------------------------------------------------------------ the store
+    # ------------------------------------------------------------------------ what is asked
 
     def _ask(self) -> None:
-        """For frames for those who come next, all at once, as many as may be on their way to their
-        prefill."""
+        if self._victim is not None:
+            self._preempt(self._victim)
+        if self._full and not self._waits.growth_waits:
+            self._waits.growth_waits = True
+            full = sorted(self._full.values(), key=lambda served: served.id)
+            size = self._workload.block_tokens
+            self._operations.append(
+                Grow(
+                    sequences=tuple([served.id for served in full]),
+                    token_counts=tuple([served.next_room(size) for served in full]),
+                    known_blocks=tuple([self._blocks(served.room) for served in full]),
+                )
+            )
+        if not self._waits.is_blocked and not self._asked:
+            self._ask_in()
+
+    def _ask_in(self) -> None:
+        """For those who come next, as many as may be on their way to their prefill. Nobody overtakes one who
+        was preempted."""
         profile = self._machine.profile
-        room = min(profile.prefills_max - len(self._prefilling), profile.running_max - self._running)
-        while self._waiting and room > len(self._asked) and not self._is_blocked:
+        under_way = len(self._loading) + self.gpu.prefills
+        room = min(profile.prefills_max - under_way, profile.running_max - self._running)
+        if self._preempted:
+            served = self._preempted[min(self._preempted)]
+            may_return = served.id not in self._leaving and (
+                self._waits.has_room_changed or not self._running
+            )
+            if may_return and room > 0:
+                self._asked[served.id] = served
+                self._operations.append(Swap(sequence=served.id, direction=Direction.IN))
+            return
+        while self._waiting and room > len(self._asked):
             served = self._waiting.popleft()
-            self._asked.append(served)
+            turn = served.turn
+            if self._blocks(turn.input_tokens + turn.output_tokens) > self._machine.sizes.frames[0]:
+                self.refused += 1
+                self._ended(served)
+                continue
+            self._asked[served.id] = served
             self._operations.append(self._allocate(served))
 
     def _allocate(self, served: Served) -> Allocate:
-        """For prompt and answer at once."""
         turn = served.turn
         usable = turn.usable_blocks(self._workload.block_tokens)
         return Allocate(
             sequence=served.id,
-            token_count=turn.input_tokens + turn.output_tokens,
+            token_count=turn.input_tokens,
             block_keys=self._workload.keys_of(turn.prompt[:usable]) if self._reuse else (),
             session=turn.session if self._reuse else "",
             turn=turn.place,
         )
 
-    def _send(self) -> None:
-        machine = self._machine
-        operations, self._operations = self._operations, []
-        asked, self._asked = self._asked, []
-        self._step += 1
-        event = Step(
-            time=machine.time,
-            engine=ENGINE,
-            step=StepNumber(self._step),
-            # Time stands still while something is told: all work before it is done.
-            completed_step=StepNumber(self._step - 1),
-            operations=tuple(operations),
+    def _preempt(self, served: Served) -> None:
+        self._victim = None
+        self.gpu.stop(served)
+        self._commit(served)
+        del self._decoding[served.id]
+        self._full.pop(served.id, None)
+        self._preempted[served.id] = served
+        self._running -= 1
+        served.target = served.filled
+        served.preemptions += 1
+        self.preemptions += 1
+        self._waits.preempted()
+        self._operations.append(
+            Swap(sequence=served.id, direction=Direction.OUT, filled_tokens=served.filled)
         )
-        self._last_call = machine.time
-        answer = machine.handle(event).answer
-        if not isinstance(answer, StepAnswer):
-            check(False, f"a step is answered with {answer}")
-            return
-        results = [result for result in answer.results if isinstance(result, AllocateResult)]
-        late = [pair for pair in zip(asked, results, strict=True) if not self._take(*pair)]
-        if late:
-            self._waiting.extendleft(served for served, _ in reversed(late))
-            self._is_blocked, self._awaits_copies = True, not late[0][1].frames_short
-            if self._awaits_copies and not self._will_unblock:
-                self._will_unblock = True
-                machine.clock.at(machine.time + ASK_AGAIN_SECONDS, self._unblock)
-        self._hear(answer.notices, answer.revision)
 
-    def _take(self, served: Served, result: AllocateResult) -> bool:
-        """False: it has to wait."""
-        if result.outcome is LATER:
-            return False
-        if result.outcome is NEVER:
-            self.refused += 1
-            self._operations.append(Free(sequences=(served.id,)))
-            self._ended(served)
-            return True
+    def _send(self) -> None:
+        operations, self._operations = self._operations, []
+        answer = self._calls.step(operations)
+        for operation, result in zip(operations, answer.results, strict=True):
+            self._take(operation, result)
+        # They are in the queue again, in their order.
+        self._waiting.extendleft(
+            served for served in reversed(self._asked.values()) if not served.preemptions
+        )
+        self._asked.clear()
+        self._hear(answer.notices)
+
+    # ---------------------------------------------------------------------- what is answered
+
+    def _take(self, operation: Operation, result: Result) -> None:
+        match operation, result:
+            case Allocate(), AllocateResult():
+                check(result.outcome is not NEVER, "what never fits was not asked for")
+                if result.outcome is LATER:
+                    self._waits.block(result.frames_short)
+                else:
+                    self._enter(operation.sequence, result.cached_tokens, result.state is RESIDENT)
+            case Swap(direction=Direction.IN), SwapResult():
+                if result.outcome is LATER:
+                    self._waits.block(result.frames_short)
+                else:
+                    self._enter(operation.sequence, result.valid_tokens, result.state is RESIDENT)
+            case Swap(), SwapResult():
+                if result.state is SWAPPING_OUT:
+                    self._leaving.add(operation.sequence)
+            case Grow(), GrowResult():
+                self._take_growth(operation, result)
+            case _:
+                pass
+
+    def _take_growth(self, operation: Grow, result: GrowResult) -> None:
+        late = {
+            operation.sequences[other.place]: other.result
+            for other in result.others
+            if other.result.outcome is LATER
+        }
+        for sequence in operation.sequences:
+            if sequence not in late:
+                served = self._full.pop(sequence)
+                served.room = served.next_room(self._workload.block_tokens)
+                self.gpu.decode(served)
+        if late:
+            self._waits.ask_again_later()
+        if any(each.frames_short for each in late.values()):
+            # No room is coming by itself. Who is alone waits for those who are not so far yet.
+            others = len(self._decoding) > 1 or self._running == 1
+            self._victim = self._decoding[max(self._decoding)] if others else None
+
+    def _enter(self, sequence: SequenceId, valid_tokens: int, is_resident: bool) -> None:
+        """It has frames, the first time or again."""
+        served = self._asked.pop(sequence)
         self._running += 1
         self.running_most = max(self.running_most, self._running)
-        self._prefilling[served.id] = served
-        served.admitted, served.cached_tokens = self._machine.time, result.cached_tokens
-        if result.state is RESIDENT:
-            self._be_ready(served)
-        return True
+        if sequence in self._preempted:
+            del self._preempted[sequence]
+        else:
+            turn = served.turn
+            served.admitted, served.cached_tokens = self._machine.time, valid_tokens
+            served.room = served.target = turn.input_tokens
+            served.committed = valid_tokens // self._workload.block_tokens
+        if is_resident:
+            self._be_there(served, valid_tokens)
+        else:
+            self._loading[sequence] = served
 
-    def _keep_alive(self) -> None:
-        machine = self._machine
-        self._last_call = machine.time
-        event = KeepAlive(
-            time=machine.time,
-            engine=ENGINE,
-            completed_step=StepNumber(self._step),
-            seen_revision=self._seen,
-        )
-        answer = machine.handle(event).answer
-        if isinstance(answer, KeepAliveAnswer):
-            self._hear(answer.notices, answer.revision)
+    def _be_there(self, served: Served, valid_tokens: int) -> None:
+        """What has come of it is on the GPU."""
+        served.filled = min(valid_tokens, served.target)
+        served.committed = min(served.committed, served.filled // self._workload.block_tokens)
+        if served.first_token < 0:
+            served.cached_tokens = min(served.cached_tokens, valid_tokens)
+        if served.filled < served.target:
+            self.gpu.be_ready(served)
+        else:
+            self._decoding[served.id] = served
+            self.gpu.decode(served)
 
-    def _hear(self, notices: tuple[Notice, ...], revision: Revision) -> None:
-        self._seen = revision
+    def _hear(self, notices: tuple[Notice, ...]) -> None:
         for notice in notices:
-            served = self._prefilling.get(notice.sequence) if isinstance(notice, SequenceMoved) else None
-            if served is not None and isinstance(notice, SequenceMoved) and not served.resident:
-                check(notice.state is RESIDENT, f"a load that can't fail ends in {notice.state.name}")
-                served.cached_tokens = min(served.cached_tokens, notice.valid_tokens)
-                self._be_ready(served)
+            if isinstance(notice, SequenceMoved):
+                if notice.sequence in self._loading:
+                    check(notice.state is RESIDENT, f"a load that can't fail ends in {notice.state.name}")
+                    self._be_there(self._loading.pop(notice.sequence), notice.valid_tokens)
+                elif notice.state is not SWAPPING_OUT:
+                    self._leaving.discard(notice.sequence)
 
-    def _unblock(self) -> None:
-        self._is_blocked = self._will_unblock = False
+    # ------------------------------------------------------------------- what the GPU tells
 
-    # -------------------------------------------------------------------------- the GPU
+    def _begin_decode(self, served: Served) -> None:
+        self._decoding[served.id] = served
+        self._commit(served)
 
-    def _be_ready(self, served: Served) -> None:
-        served.resident = True
-        self._ready.append(served)
-
-    def _prefill(self, served: Served) -> None:
-        profile, tokens = self._machine.profile, served.turn.input_tokens
-        seconds = profile.prefill_seconds(served.cached_tokens, tokens)
-        self.prefill_seconds += seconds
-        self.prefill_seconds_saved += profile.prefill_seconds(0, tokens) - seconds
-        self._computes = True
-        self._machine.clock.at(self._machine.time + seconds, partial(self._prefilled, served))
-
-    def _prefilled(self, served: Served) -> None:
-        machine, turn = self._machine, served.turn
-        del self._prefilling[served.id]
-        self._computes = False
-        served.first_token = machine.time
-        self._commit(served, turn.prompt, served.cached_tokens // self._workload.block_tokens)
-        left = max(0, turn.output_tokens - 1) * machine.profile.decode_seconds
-        machine.clock.at(machine.time + left, partial(self._finish, served))
+    def _fill_up(self, served: Served) -> None:
+        """It has no room for its next token."""
+        self._commit(served)
+        self._full[served.id] = served
+        self._waits.growth_waits = False
 
     def _finish(self, served: Served) -> None:
-        turn = served.turn
         served.end = self._machine.time
-        self._commit(served, (*turn.prompt, *turn.answer), len(turn.prompt))
+        self._commit(served)
+        del self._decoding[served.id]
         self._operations.append(Free(sequences=(served.id,)))
-        if self._reuse and self._hints and turn.next is None:
-            self._operations.append(EndSession(session=turn.session))
+        if self._reuse and self._hints and served.turn.next is None:
+            self._operations.append(EndSession(session=served.turn.session))
         self._running -= 1
-        self._is_blocked = False
+        self._waits.ended()
         self._ended(served)
 
-    def _commit(self, served: Served, blocks: tuple[int, ...], first: int) -> None:
-        if self._reuse and len(blocks) > first:
-            keys = self._workload.keys_of(blocks[first:])
-            self._operations.append(Commit(sequence=served.id, first_block=first, block_keys=keys))
+    def _commit(self, served: Served) -> None:
+        """The blocks that it has filled since."""
+        blocks = served.find_uncommitted(self._workload.block_tokens)
+        if self._reuse and blocks:
+            keys = self._workload.keys_of(blocks)
+            commit = Commit(sequence=served.id, first_block=served.committed, block_keys=keys)
+            self._operations.append(commit)
+            served.committed += len(blocks)
+
+    def _blocks(self, token_count: int) -> int:
+        return blocks_for_tokens(token_count, self._workload.block_tokens)

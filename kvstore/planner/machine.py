@@ -2,18 +2,17 @@
 
 from dataclasses import dataclass
 
-from kvstore.core.calls import Attach
-from kvstore.core.config import StoreConfig, transfer_blocks
+from kvstore.core.calls import Attach, SetCosts
+from kvstore.core.config import StoreConfig, transfer_blocks, write_blocks
 from kvstore.core.effects import Effects, Transfer
 from kvstore.core.errors import ConfigInvalid, check
 from kvstore.core.events import Event, Tick, TransferEnded
-from kvstore.core.ports import EvictionPolicy
+from kvstore.core.ports import EvictionPolicy, SwapPolicy
 from kvstore.core.store import Store
-from kvstore.core.types import GPU, EngineId, Link, NamespaceId, Tier, WriterId
+from kvstore.core.types import CPU, DISK, GPU, EngineId, Link, LinkCost, NamespaceId, Tier, WriterId
 from kvstore.planner.links import VirtualLinks
 from kvstore.planner.profile import Profile
 from kvstore.policy.choices import make_admission
-from kvstore.policy.swap import LengthThreshold
 from kvstore.sim.clock import Clock
 
 __all__ = ["ENGINE", "Machine", "Sizes"]
@@ -27,8 +26,6 @@ LEASE_SECONDS = 10.0
 # So that large blocks don't cost an event each. A service moves them one by one, so here what is asked for
 # waits for some more of what was begun before it.
 TRANSFER_BLOCKS_MIN = 8
-# What `kvstore serve` has without flags.
-DROP_TOKENS_MAX = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +66,7 @@ class Sizes:
             cpu_frames=cpu,
             disk_frames=disk,
             transfer_blocks_max=max(TRANSFER_BLOCKS_MIN, transfer_blocks(self.block_bytes)),
+            write_blocks_max=max(TRANSFER_BLOCKS_MIN, write_blocks(self.block_bytes, cpu)),
         )
 
 
@@ -76,11 +74,10 @@ class Machine:
     """Whoever works on it calls `handle` and hears of news by `wake`, in the middle of another event
     perhaps."""
 
-    def __init__(self, sizes: Sizes, profile: Profile, eviction: EvictionPolicy) -> None:
+    def __init__(self, sizes: Sizes, profile: Profile, eviction: EvictionPolicy, swap: SwapPolicy) -> None:
         self.sizes, self.profile = sizes, profile
-        self.store = Store(
-            sizes.store_config(), eviction, LengthThreshold(DROP_TOKENS_MAX), make_admission(eviction)
-        )
+        config = sizes.store_config()
+        self.store = Store(config, eviction, swap, make_admission(eviction))
         self.clock = Clock()
         self.links = VirtualLinks(profile, sizes.block_bytes, self.clock, self._ended)
         self.time = 0.0
@@ -91,6 +88,8 @@ class Machine:
         self.events = 0
         self.blocks_queried = 0
         self.blocks_found = [0 for _ in Tier]
+        costs = _link_costs(sizes, profile, config.transfer_blocks_max * sizes.block_bytes)
+        self.handle(SetCosts(time=0.0, block_bytes=sizes.block_bytes, links=costs))
         self.handle(
             Attach(
                 time=0.0,
@@ -129,3 +128,20 @@ class Machine:
     def _ended(self, transfer: Transfer) -> None:
         self.is_copied |= transfer.source is GPU
         self.handle(TransferEnded(time=self.time, transfer=transfer.id))
+
+
+def _link_costs(sizes: Sizes, profile: Profile, transfer_bytes: int) -> tuple[LinkCost, ...]:
+    """Of the links that there are, as a service would tell them: each full transfer has its fixed time."""
+    has = {GPU: True, CPU: sizes.cpu_bytes > 0, DISK: sizes.disk_bytes > 0}
+    return tuple(
+        [
+            LinkCost(
+                source=source,
+                target=target,
+                bytes_per_second=1 / (1 / speed.bandwidth + speed.latency / transfer_bytes),
+                fixed_seconds=speed.latency,
+            )
+            for (source, target), speed in profile.links().items()
+            if has[source] and has[target]
+        ]
+    )

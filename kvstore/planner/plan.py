@@ -8,14 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvstore.core.invariants import check_invariants
-from kvstore.core.ports import EvictionPolicy
 from kvstore.core.types import WRITE, Link, blocks_for_tokens
-from kvstore.planner.engine import Engine, Served
-from kvstore.planner.machine import Machine, Sizes
-from kvstore.planner.profile import Profile
+from kvstore.planner.engine import Engine
+from kvstore.planner.machine import Machine
+from kvstore.planner.served import Served
 from kvstore.planner.workload import Turn, Workload
 
-__all__ = ["Outcome", "Rules", "play"]
+__all__ = ["Loads", "Outcome", "Preemptions", "Rules", "play"]
 
 DAY_SECONDS = 86_400.0
 # Requests between two reports of how far it is.
@@ -34,6 +33,26 @@ class Rules:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Preemptions:
+    """How often a sequence that decoded had to leave the GPU: so many were swapped out, so many dropped.
+    `dropped_for_room`: of these, who would have been swapped, had there been room below."""
+
+    count: int
+    swapped: int
+    dropped: int
+    dropped_for_room: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loads:
+    """Sequences that came in, or came back, with content below the GPU, where costs were known: so many
+    loaded all of it, and so many its head or nothing, since to compute the rest was cheaper."""
+
+    whole: int
+    cut: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """What came of it. Blocks and tokens are those of prompts; by tier where the best copy of a block was."""
 
@@ -48,6 +67,10 @@ class Outcome:
     # Of the GPU, and what it would have taken more without what was found.
     prefill_seconds: float
     prefill_seconds_saved: float
+    # Of it, what preemptions made it compute once more.
+    prefill_seconds_again: float
+    preemptions: Preemptions
+    loads: Loads
     # From the first arrival to the last answer.
     seconds: float
     # From a request's arrival to its first token; of all requests, in the order of their ends.
@@ -86,15 +109,13 @@ class Outcome:
 
 def play(
     workload: Workload,
-    sizes: Sizes,
-    profile: Profile,
-    eviction: EvictionPolicy,
+    machine: Machine,
     rules: Rules,
     report: Callable[[int], None] = lambda done: None,
 ) -> Outcome:
-    """The same trace, sizes, profile, policy and rules give the same outcome, always. `report` is told how
+    """On a new machine. The same trace, machine and rules give the same outcome, always. `report` is told how
     many requests have ended, now and then."""
-    run = _Run(workload, Machine(sizes, profile, eviction), rules, report)
+    run = _Run(workload, machine, rules, report)
     run.run()
     check_invariants(run.machine.store)
     return run.outcome()
@@ -151,6 +172,7 @@ class _Run:
         machine, engine, size = self.machine, self._engine, self._workload.block_tokens
         turns = self._workload.turns
         gpu, cpu, disk = machine.blocks_found
+        moved = machine.store.usage().sequences
         return Outcome(
             requests=len(self._served),
             requests_refused=engine.refused,
@@ -158,8 +180,16 @@ class _Run:
             blocks_found=(gpu, cpu, disk),
             tokens_read=sum([turn.input_tokens for turn in turns]),
             tokens_found=(gpu * size, cpu * size, disk * size),
-            prefill_seconds=engine.prefill_seconds,
-            prefill_seconds_saved=engine.prefill_seconds_saved,
+            prefill_seconds=engine.gpu.prefill_seconds,
+            prefill_seconds_saved=engine.gpu.prefill_seconds_saved,
+            prefill_seconds_again=engine.gpu.prefill_seconds_again,
+            preemptions=Preemptions(
+                count=engine.preemptions,
+                swapped=moved.swaps_out,
+                dropped=moved.drops,
+                dropped_for_room=moved.drops_for_room,
+            ),
+            loads=Loads(whole=moved.loads_whole, cut=moved.loads_cut),
             seconds=max([served.end for served in self._served], default=0.0),
             first_token_seconds=np.array(
                 [each.first_token - each.arrival for each in self._served], np.float64

@@ -6,20 +6,47 @@ from functools import partial
 
 from kvstore.core.errors import ConfigInvalid
 from kvstore.core.types import GPU, blocks_for_tokens
-from kvstore.planner.machine import Sizes
+from kvstore.planner.machine import Machine, Sizes
 from kvstore.planner.optimum import Use, best_hits
 from kvstore.planner.plan import Outcome, Rules, play
 from kvstore.planner.profile import Profile
 from kvstore.planner.workload import Workload
-from kvstore.policy.choices import EVICTION_POLICIES, make_eviction
+from kvstore.policy.choices import (
+    EVICTION_DEFAULT,
+    EVICTION_POLICIES,
+    SWAP_DEFAULT,
+    SWAP_POLICIES,
+    make_eviction,
+    make_swap,
+)
 
-__all__ = ["Point", "Study", "check_policy", "study", "vary"]
+__all__ = ["Point", "Policies", "Study", "study", "vary"]
 
 # Of the tier that is varied: from an eighth to eight times.
 SWEEP_FACTORS = tuple(2.0**power for power in range(-3, 4))
 
 # Told what is being played, and how many requests of it have ended.
 Report = Callable[[str, int], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policies:
+    """By name; each machine has new ones, which have learnt nothing. Refuses what there isn't."""
+
+    eviction: str = EVICTION_DEFAULT
+    swap: str = SWAP_DEFAULT
+
+    def __post_init__(self) -> None:
+        for flag, name, known in (
+            ("--policy", self.eviction, EVICTION_POLICIES),
+            ("--swap-policy", self.swap, SWAP_POLICIES),
+        ):
+            if name not in known:
+                remedy = "one of " + ", ".join(known)
+                raise ConfigInvalid("no such policy", field=flag, value=name, remedy=remedy)
+
+    def machine(self, sizes: Sizes, profile: Profile) -> Machine:
+        return Machine(sizes, profile, make_eviction(self.eviction, sizes.frames), make_swap(self.swap))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,18 +74,11 @@ class Point:
     best_hit_rate: float
 
 
-def check_policy(name: str) -> None:
-    if name not in EVICTION_POLICIES:
-        known = ", ".join(EVICTION_POLICIES)
-        raise ConfigInvalid("no such policy", field="--policy", value=name, remedy=f"one of {known}")
-
-
 def study(
-    workload: Workload, sizes: Sizes, profile: Profile, policy: str, rules: Rules, report: Report
+    workload: Workload, sizes: Sizes, profile: Profile, policies: Policies, rules: Rules, report: Report
 ) -> Study:
     def run(what: str, sizes: Sizes, rules: Rules) -> Outcome:
-        order = make_eviction(policy, sizes.frames)
-        return play(workload, sizes, profile, order, rules, partial(report, what))
+        return play(workload, policies.machine(sizes, profile), rules, partial(report, what))
 
     outcome = run("with kvstore", sizes, rules)
     alone = replace(sizes, cpu_bytes=0, disk_bytes=0)
@@ -79,7 +99,7 @@ def study(
 
 
 def vary(
-    workload: Workload, sizes: Sizes, profile: Profile, policy: str, rules: Rules, report: Report
+    workload: Workload, sizes: Sizes, profile: Profile, policies: Policies, rules: Rules, report: Report
 ) -> Iterator[Point]:
     """The CPU tier of other sizes; where there is none, the GPU tier. Smallest first; what holds no block is
     left out."""
@@ -89,8 +109,7 @@ def vary(
         if getattr(other, varied) < other.block_bytes:
             continue
         what = f"with {factor:g} times {'the CPU' if sizes.cpu_bytes else 'the GPU'} tier"
-        order = make_eviction(policy, other.frames)
-        outcome = play(workload, other, profile, order, rules, partial(report, what))
+        outcome = play(workload, policies.machine(other, profile), rules, partial(report, what))
         yield Point(
             sizes=other,
             capacity_bytes=sum(other.frames) * other.block_bytes,

@@ -1,17 +1,28 @@
-"""Policies of eviction by the names under which they are chosen."""
+"""Policies by the names under which they are chosen, of eviction and of swapping."""
 
 from collections.abc import Sequence
 
-from kvstore.core.ports import AdmissionPolicy, EvictionPolicy
+from kvstore.core.ports import AdmissionPolicy, EvictionPolicy, SwapPolicy
 from kvstore.core.types import CPU, DISK
 from kvstore.policy.admission import AdmitByChance
 from kvstore.policy.arc import Arc
+from kvstore.policy.cost import CostModel
 from kvstore.policy.eviction import Lru
 from kvstore.policy.lfu import LfuAgeing
 from kvstore.policy.s3fifo import S3Fifo
+from kvstore.policy.swap import LengthThreshold
 from kvstore.policy.worth import Worth
 
-__all__ = ["EVICTION_DEFAULT", "EVICTION_POLICIES", "make_admission", "make_eviction"]
+__all__ = [
+    "DROP_TOKENS_MAX_DEFAULT",
+    "EVICTION_DEFAULT",
+    "EVICTION_POLICIES",
+    "SWAP_DEFAULT",
+    "SWAP_POLICIES",
+    "make_admission",
+    "make_eviction",
+    "make_swap",
+]
 
 EVICTION_POLICIES: dict[str, type[Worth | Lru | LfuAgeing | Arc | S3Fifo]] = {
     "worth": Worth,
@@ -24,6 +35,11 @@ EVICTION_DEFAULT = "worth"
 # What a copy of a block that no session owns has to be expected to bring, by tier (`admission.py`).
 READS_PER_WRITE = {CPU: 0.08, DISK: 0.15}
 
+SWAP_POLICIES: dict[str, type[CostModel | LengthThreshold]] = {"cost": CostModel, "length": LengthThreshold}
+SWAP_DEFAULT = "cost"
+# The length up to which a sequence is dropped: by "length", and by "cost" as long as costs are not known.
+DROP_TOKENS_MAX_DEFAULT = 64
+
 
 def make_eviction(name: str, frames: Sequence[int]) -> EvictionPolicy:
     """A new one, for tiers of so many frames, the GPU's first."""
@@ -34,3 +50,8 @@ def make_eviction(name: str, frames: Sequence[int]) -> EvictionPolicy:
 def make_admission(eviction: EvictionPolicy) -> AdmissionPolicy | None:
     """By what this policy learns; None: it learns nothing of that."""
     return AdmitByChance(eviction, READS_PER_WRITE) if isinstance(eviction, Worth) else None
+
+
+def make_swap(name: str, drop_tokens_max: int = DROP_TOKENS_MAX_DEFAULT) -> SwapPolicy:
+    """A new one, which has learnt nothing yet."""
+    return SWAP_POLICIES[name](drop_tokens_max)

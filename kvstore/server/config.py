@@ -14,7 +14,13 @@ from kvstore.core.config import SHARE_ROUNDING
 from kvstore.core.errors import ConfigInvalid
 from kvstore.core.types import COPY, LOAD, Link
 from kvstore.observe.journal import JOURNAL_BYTES_MIN
-from kvstore.policy.choices import EVICTION_DEFAULT, EVICTION_POLICIES
+from kvstore.policy.choices import (
+    DROP_TOKENS_MAX_DEFAULT,
+    EVICTION_DEFAULT,
+    EVICTION_POLICIES,
+    SWAP_DEFAULT,
+    SWAP_POLICIES,
+)
 from kvstore.server.limits import RateLimit, parse_limits
 from kvstore.server.metrics_http import parse_metrics_address
 from kvstore.server.sizes import format_bytes, parse_share, parse_size
@@ -30,7 +36,6 @@ LEASE_SECONDS_MIN = 0.2
 LEASE_SECONDS_MAX = 3_600.0
 ENGINES_MAX = 4_096
 DRAIN_SECONDS_MAX = 3_600.0
-SWAP_POLICY_NAMES = ("cost", "length")
 # A frame is whole pages: in less there is room for none.
 TIER_BYTES_MIN = 4_096
 
@@ -56,8 +61,8 @@ class ServeConfig:
     # "cost" or "length"; and the length up to which a sequence is dropped, for "cost" as long as it doesn't
     # know what prefill and links cost.
     eviction_policy: str = EVICTION_DEFAULT
-    swap_policy: str = "cost"
-    drop_tokens_max: int = 64
+    swap_policy: str = SWAP_DEFAULT
+    drop_tokens_max: int = DROP_TOKENS_MAX_DEFAULT
     # Of each tenant. 0: nothing is retained.
     retain_bytes: int = 0
     high_watermark: float = 0.90
@@ -93,8 +98,8 @@ class ServeConfig:
         if self.eviction_policy not in EVICTION_POLICIES:
             remedy = "one of " + ", ".join(EVICTION_POLICIES)
             _refuse("--eviction-policy", self.eviction_policy, "no such policy", remedy)
-        if self.swap_policy not in SWAP_POLICY_NAMES:
-            _refuse("--swap-policy", self.swap_policy, "no such policy", " or ".join(SWAP_POLICY_NAMES))
+        if self.swap_policy not in SWAP_POLICIES:
+            _refuse("--swap-policy", self.swap_policy, "no such policy", " or ".join(SWAP_POLICIES))
         _check_between("--drop-tokens-max", self.drop_tokens_max, 0, 1 << 24)
         _check_between("--high-watermark", self.high_watermark, 0.01, 1.0)
         _check_between("--low-watermark", self.low_watermark, 0.01, self.high_watermark)
@@ -175,8 +180,8 @@ def parse_config(
     lease: float = 10.0,
     engines_max: int = 64,
     eviction_policy: str = EVICTION_DEFAULT,
-    swap_policy: str = "cost",
-    drop_tokens_max: int = 64,
+    swap_policy: str = SWAP_DEFAULT,
+    drop_tokens_max: int = DROP_TOKENS_MAX_DEFAULT,
     retain_bytes: str = "25%",
     high_watermark: str = "90%",
     low_watermark: str = "80%",

@@ -13,19 +13,17 @@ from typing import TypeVar
 from kvstore import __version__
 from kvstore.core.answers import Done, DrainAnswer
 from kvstore.core.calls import Drain
-from kvstore.core.config import StoreConfig, transfer_blocks
+from kvstore.core.config import StoreConfig, transfer_blocks, write_blocks
 from kvstore.core.events import BlocksFound
 from kvstore.core.store import Store
 from kvstore.core.types import StoredKey, StoredSession
 from kvstore.observe.journal import Journal
 from kvstore.observe.making import heading_of
-from kvstore.policy.choices import make_admission, make_eviction
-from kvstore.policy.cost import CostModel
-from kvstore.policy.swap import LengthThreshold
+from kvstore.policy.choices import make_admission, make_eviction, make_swap
 from kvstore.server.clock import now, wall_now
 from kvstore.server.layout import Layout
 from kvstore.server.parts import Parts
-from kvstore.server.pools import FrameCounts, Pools, count_frames, frame_bytes, make_pools, write_blocks
+from kvstore.server.pools import FrameCounts, Pools, count_frames, frame_bytes, make_pools
 from kvstore.server.running import RunningStore
 from kvstore.tiers.disk import DiskTier
 from kvstore.tiers.movers import WRITE_THREADS
@@ -34,8 +32,6 @@ __all__ = ["FirstAttach"]
 
 Returned = TypeVar("Returned")
 
-# By the names of `ServeConfig.swap_policy`.
-SWAP_POLICIES: dict[str, type[CostModel | LengthThreshold]] = {"cost": CostModel, "length": LengthThreshold}
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +72,7 @@ class FirstAttach:
         parts = self._parts
         config = self._store_config(layout, frames)
         eviction = make_eviction(parts.config.eviction_policy, config.frames)
-        swap = SWAP_POLICIES[parts.config.swap_policy](parts.config.drop_tokens_max)
+        swap = make_swap(parts.config.swap_policy, parts.config.drop_tokens_max)
         pools = await make_pools(layout, frames)
         try:
             found, sessions = await _in_thread(partial(_find_stored, parts.disk, layout))
@@ -158,7 +154,7 @@ class FirstAttach:
             cpu_low_watermark=config.cpu_low_watermark,
             transfer_blocks_max=transfer_blocks(frame_bytes(layout)),
             writes_max=WRITE_THREADS,
-            write_blocks_max=write_blocks(layout, frames.cpu),
+            write_blocks_max=write_blocks(frame_bytes(layout), frames.cpu),
             retained_blocks_max=config.retain_bytes // (layout.block_bytes * layout.ranks),
         )
 

@@ -8,24 +8,18 @@ import asyncio
 import logging
 from dataclasses import dataclass
 
-from kvstore.core.config import transfer_blocks
 from kvstore.core.errors import FieldInvalid, PoolUnavailable
 from kvstore.server.clock import now
 from kvstore.server.config import ServeConfig
 from kvstore.server.layout import Layout
 from kvstore.server.sizes import format_bytes
 from kvstore.tiers.disk import DiskTier
-from kvstore.tiers.movers import WRITE_THREADS
 from kvstore.tiers.pool import HostPool, frame_stride_bytes
 
-__all__ = ["FrameCounts", "Pools", "count_frames", "frame_bytes", "make_pools", "write_blocks"]
+__all__ = ["FrameCounts", "Pools", "count_frames", "frame_bytes", "make_pools"]
 
 TRY_SECONDS = 10.0
 PAUSE_SECONDS = 0.25
-# A write to disk has two syncs and a transaction: the more blocks share them, the less they weigh. But all
-# that are under way together pin no more than this share of the CPU tier.
-WRITE_TIMES = 2
-WRITES_SHARE_MAX = 0.25
 
 log = logging.getLogger(__name__)
 
@@ -77,12 +71,6 @@ def count_frames(config: ServeConfig, layout: Layout, disk: DiskTier | None) -> 
                 remedy=f"start the service with a larger {flag}",
             )
     return counts
-
-
-def write_blocks(layout: Layout, cpu_frames: int) -> int:
-    """Blocks of a write to disk: more than of another transfer where the CPU tier is large enough."""
-    usual = transfer_blocks(frame_bytes(layout))
-    return max(usual, min(WRITE_TIMES * usual, int(cpu_frames * WRITES_SHARE_MAX) // WRITE_THREADS))
 
 
 async def make_pools(layout: Layout, frames: FrameCounts) -> Pools:

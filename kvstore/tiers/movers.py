@@ -8,6 +8,7 @@ the same memory (turns.py). Reads and writes of the disk are put in order by the
 from collections.abc import Mapping, Sequence
 from functools import partial
 
+from kvstore.core.config import WRITES_MAX
 from kvstore.core.effects import Transfer
 from kvstore.core.errors import CheckFailed
 from kvstore.core.types import COPY, LOAD, READ, WRITE, Link, TransferId
@@ -31,7 +32,7 @@ COPY_PIECE_BYTES = 4 << 20
 READ_PIECE_BYTES = 8 << 20
 READ_THREADS = 2
 # As many as the core has writes under way: while one is synced and committed, the bytes of others go out.
-WRITE_THREADS = 3
+WRITE_THREADS = WRITES_MAX
 
 
 class Movers:

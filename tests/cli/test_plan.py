@@ -42,7 +42,15 @@ def refused(*arguments: object) -> str:
 def test_the_page(trace):
     result = simulate(trace, *TIERS)
     assert result.exit_code == 0, result.output
-    for words in ("chats: 16 requests", "closed loop, lru", "H200", "the optimum", "first token, p95"):
+    for words in (
+        "chats: 16 requests",
+        "closed loop",
+        "eviction by worth, swaps by cost",
+        "preempted",
+        "H200",
+        "the optimum",
+        "first token, p95",
+    ):
         assert words in result.output
     for tier in ("GPU", "CPU", "DISK"):
         assert tier in result.output
@@ -93,7 +101,8 @@ def test_a_drawing_that_can_not_be_made(trace, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--policy", "best"), "--policy = best: no such policy (one of lru"),
+        (("--policy", "best"), "--policy = best: no such policy (one of worth, lru"),
+        (("--swap-policy", "best"), "--swap-policy = best: no such policy (one of cost, length"),
         (("--loop", "round"), "--loop = round: no such loop"),
         (("--gpu", "much"), "--gpu = much: not a size"),
         (("--gpu", "1KiB"), "--gpu = 1024: a block of 16 tokens is 16384 bytes"),

@@ -3,11 +3,14 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from kvstore.planner.machine import Sizes
+from kvstore.core.ports import EvictionPolicy
+from kvstore.planner.machine import Machine, Sizes
 from kvstore.planner.profile import LinkProfile, Profile
 from kvstore.planner.requests import Request
+from kvstore.policy.choices import make_swap
+from kvstore.policy.eviction import Lru
 
-__all__ = ["ROUND", "Made", "request", "sizes"]
+__all__ = ["ROUND", "Made", "machine", "request", "sizes"]
 
 BLOCK_TOKENS = 4
 # A block of 4 tokens is 40 bytes, and takes a second on each link.
@@ -68,3 +71,9 @@ def sizes(gpu: int, cpu: int = 0, disk: int = 0) -> Sizes:
         cpu_bytes=cpu * one.block_bytes,
         disk_bytes=disk * one.block_bytes,
     )
+
+
+def machine(
+    tiers: Sizes, profile: Profile = ROUND, eviction: EvictionPolicy | None = None, swap: str = "cost"
+) -> Machine:
+    return Machine(tiers, profile, eviction or Lru(), make_swap(swap))

@@ -10,11 +10,10 @@ from kvstore.core.types import COPY, LOAD, READ, WRITE
 from kvstore.planner.machine import Sizes
 from kvstore.planner.plan import Outcome, Rules, play
 from kvstore.planner.profile import Profile
-from kvstore.planner.study import study
+from kvstore.planner.study import Policies, study
 from kvstore.planner.traces import open_trace
 from kvstore.planner.workload import load_workload
-from kvstore.policy.eviction import Lru
-from tests.planner.made import ROUND, Made, request, sizes
+from tests.planner.made import ROUND, Made, machine, request, sizes
 from tests.planner.shared_data import find_trace
 
 OPEN = Rules(closed=False)
@@ -23,7 +22,7 @@ MOONCAKE = "mooncake_conversation.jsonl.zst"
 
 
 def run(made: Made, tiers: Sizes, rules: Rules = OPEN, profile: Profile = ROUND) -> Outcome:
-    return play(load_workload(made), tiers, profile, Lru(), rules)
+    return play(load_workload(made), machine(tiers, profile), rules)
 
 
 def first_tokens(outcome: Outcome) -> list[float]:
@@ -70,11 +69,11 @@ def test_what_is_computed_is_found_while_its_answer_runs():
 
 
 def test_who_finds_no_room_waits_for_who_runs():
-    # Prompt and answer take 4 of 5 frames until second 4 + 11.
-    made = Made(request(0, [1], output=12), request(1, [2, 3]))
-    outcome = run(made, sizes(gpu=5))
-    assert first_tokens(outcome) == [4, 14 + 8]
-    assert outcome.wait_seconds.tolist() == [0, 14]
+    # The prompt takes 3 of 4 frames until its answer is whole, in second 10 + 1.
+    made = Made(request(0, [1, 2, 3], tokens=10, output=2), request(1, [4, 5]))
+    outcome = run(made, sizes(gpu=4))
+    assert first_tokens(outcome) == [10, 10 + 8]
+    assert outcome.wait_seconds.tolist() == [0, 10]
     assert outcome.running_most == 1
 
 
@@ -182,7 +181,7 @@ def test_the_same_again_is_the_same():
 def test_progress_is_told():
     told: list[int] = []
     made = Made(*(request(place, [place]) for place in range(130)))
-    play(load_workload(made), sizes(gpu=8), ROUND, Lru(), OPEN, told.append)
+    play(load_workload(made), machine(sizes(gpu=8)), OPEN, told.append)
     assert told == [64, 128]
 
 
@@ -204,7 +203,14 @@ def test_a_tier_smaller_than_a_block():
 def test_a_study():
     made = Made(*chat(0, 100, 200, 300, 400, 500))
     said: set[str] = set()
-    done = study(load_workload(made), sizes(gpu=4, cpu=3), ROUND, "lru", OPEN, lambda what, _: said.add(what))
+    done = study(
+        load_workload(made),
+        sizes(gpu=4, cpu=3),
+        ROUND,
+        Policies(eviction="lru"),
+        OPEN,
+        lambda what, _: said.add(what),
+    )
     assert done.twice_cpu is not None
     assert done.without.hit_rate == 0
     assert done.outcome.hit_rate <= done.twice_cpu.hit_rate <= done.best_hit_rate <= done.endless_hit_rate
@@ -218,5 +224,5 @@ def test_lru_on_a_real_trace_finds_what_an_independent_replay_found():
     pytest.importorskip("zstandard", reason="the extra `traces` is not installed")
     workload = load_workload(open_trace(find_trace(MOONCAKE)))
     tiers = Sizes(gpu_bytes=4_000 * 512, kv_bytes_per_token=1, block_tokens=512)
-    outcome = play(workload, tiers, Profile(), Lru(), OPEN)
+    outcome = play(workload, machine(tiers, Profile()), OPEN)
     assert outcome.hit_rate == pytest.approx(0.087, abs=0.005)

@@ -12,11 +12,10 @@ from kvstore.planner.machine import Machine
 from kvstore.planner.plan import Rules, play
 from kvstore.planner.recorded import open_journal
 from kvstore.planner.workload import load_workload
-from kvstore.policy.eviction import Lru
 from kvstore.sim.stores import make_store
 from kvstore.sim.texts import BLOCK_TOKENS
 from tests.observe.helpers import journaled
-from tests.planner.made import ROUND, Made, request, sizes
+from tests.planner.made import Made, machine, request, sizes
 
 ENGINE = EngineId("engine")
 
@@ -100,7 +99,7 @@ def test_two_turns_of_a_conversation(tmp_path):
     assert (second.time, second.input_tokens, second.output_tokens) == (105, 18, 0)
     assert first.session == second.session != ""
     # Played, the second finds all four.
-    outcome = play(load_workload(trace), sizes(gpu=32), ROUND, Lru(), Rules(closed=True))
+    outcome = play(load_workload(trace), machine(sizes(gpu=32)), Rules(closed=True))
     assert outcome.blocks_found == (4, 0, 0)
 
 
@@ -148,7 +147,7 @@ def test_a_play_that_was_journaled_finds_the_same_when_its_journal_is_played(tmp
             recording.enter_context(journaled(machine.store, tmp_path))
 
         patched.setattr(Machine, "__init__", begin_recorded)
-        first = play(load_workload(made), sizes(gpu=12), ROUND, Lru(), Rules(closed=False))
-    again = play(load_workload(open_journal(tmp_path)), sizes(gpu=12), ROUND, Lru(), Rules(closed=False))
+        first = play(load_workload(made), machine(sizes(gpu=12)), Rules(closed=False))
+    again = play(load_workload(open_journal(tmp_path)), machine(sizes(gpu=12)), Rules(closed=False))
     assert first.requests == again.requests == 8
     assert first.blocks_found == again.blocks_found != (0, 0, 0)

@@ -2,10 +2,9 @@
 
 import pytest
 
-from kvstore.core.config import transfer_blocks
+from kvstore.core.config import WRITES_MAX, transfer_blocks, write_blocks
 from kvstore.server.layout import Layout
-from kvstore.server.pools import frame_bytes, write_blocks
-from kvstore.tiers.movers import WRITE_THREADS
+from kvstore.server.pools import frame_bytes
 
 MIB = 1 << 20
 
@@ -29,5 +28,5 @@ def test_writes_are_larger_than_copies_where_they_pin_little_of_the_cpu_tier(
 ) -> None:
     frames = cpu_bytes // block_bytes
     assert transfer_blocks(frame_bytes(layout(block_bytes))) == copied
-    assert write_blocks(layout(block_bytes), frames) == written
-    assert written == copied or WRITE_THREADS * written <= frames // 4
+    assert write_blocks(frame_bytes(layout(block_bytes)), frames) == written
+    assert written == copied or WRITES_MAX * written <= frames // 4
