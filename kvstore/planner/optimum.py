@@ -50,8 +50,8 @@ def best_hits(uses: Sequence[Use], capacity: int) -> int:
 
 
 def _next_reads(uses: Sequence[Use]) -> list[list[int]]:
-    """Of each block of each use, read or left, the number of the next use that reads it, unless it is left anew
-    before that."""
+    """Of each block of each use, read or left, the number of the next use that reads it, unless it is left
+    anew before that."""
     reads: dict[int, int] = {}
     found: list[list[int]] = []
     for number in range(len(uses) - 1, -1, -1):

@@ -30,7 +30,7 @@ SAMPLE_RUNS = 32
 NEW_EDGES = np.array([0.05, 0.2, 0.6, 1.0])
 # Turns from here on are alike.
 TURN_MAX = 5
-# Of a chat: what is remembered of a turn's number. A prompt that is asked again and again goes on from itself.
+# Of a chat: what is remembered of a turn's number. A prompt that is asked again goes on from itself.
 TURNS_COUNTED = np.iinfo(np.int16).max
 # The kind of blocks of sessions that are over: worth nothing.
 RETIRED = np.int16(-1)
