@@ -128,8 +128,9 @@ class Returns:
         self._read[:count] *= KEPT
         self._reached[:count] *= KEPT
         self._ended[:count] *= KEPT
-        read, unread = self._read[:count], self._unread(count)
-        levels, strata = self._flat_levels(count), self._strata(count)
+        kinds = slice(0, count)
+        read, unread = self._read[kinds], self._unread(kinds)
+        levels, strata = self._flat_levels(kinds), self._strata(kinds)
         product = self._factors[levels].prod(axis=1)
         for _ in range(SWEEPS):
             self._fit_shapes(read, unread * product[:, None], strata)
@@ -157,34 +158,34 @@ class Returns:
 
     def _judge(self, begin: int, end: int) -> None:
         """What kinds `begin` to `end` are worth, by all that is known."""
-        levels, strata = self._flat_levels(end)[begin:], self._strata(end)[begin:]
+        kinds = slice(begin, end)
+        levels, strata = self._flat_levels(kinds), self._strata(kinds)
         model = self._shapes[strata] * self._factors[levels].prod(axis=1)[:, None]
-        hazard = (self._read[begin:end] + KIND_WEIGHT * np.minimum(model, HAZARD_MAX)) / (
-            self._unread(end)[begin:] + KIND_WEIGHT
-        )
-        self.hazard[begin:end] = hazard = np.minimum(hazard, HAZARD_MAX)
-        self._worth[begin:end] = _gittins(hazard)
+        seen = self._read[kinds] + KIND_WEIGHT * np.minimum(model, HAZARD_MAX)
+        hazard = np.minimum(seen / (self._unread(kinds) + KIND_WEIGHT), HAZARD_MAX)
+        self.hazard[kinds] = hazard
+        self._worth[kinds] = _gittins(hazard)
         self._judged = max(self._judged, end)
 
-    def _unread(self, count: int) -> NDArray[np.float64]:
-        """E, of the kinds below `count`: those old enough for a bin, times the share that the bins before
+    def _unread(self, kinds: slice) -> NDArray[np.float64]:
+        """E, of these kinds: those old enough for a bin, times the share that the bins before
         have left of theirs (Kaplan and Meier). What was read early may not be old enough for the late bins,
         so it can't just be taken off."""
-        reached, ended = self._reached[:count], self._ended[:count]
-        gone = self._read[:count] + ended
+        reached, ended = self._reached[kinds], self._ended[kinds]
+        gone = self._read[kinds] + ended
         unread = np.empty_like(reached)
-        left = np.ones(count)
+        left = np.ones(reached.shape[0])
         for bin_ in range(BINS):
             unread[:, bin_] = reached[:, bin_] * left
             left *= 1 - np.minimum(gone[:, bin_] / np.maximum(unread[:, bin_], 1e-9), 1.0)
         return np.maximum(unread - ended, 0.0)
 
-    def _flat_levels(self, count: int) -> NDArray[np.intp]:
-        flat: NDArray[np.intp] = self._kinds.levels[:count] + np.arange(FEATURES) * LEVELS
+    def _flat_levels(self, kinds: slice) -> NDArray[np.intp]:
+        flat: NDArray[np.intp] = self._kinds.levels[kinds] + np.arange(FEATURES) * LEVELS
         return flat
 
-    def _strata(self, count: int) -> NDArray[np.intp]:
-        levels = self._kinds.levels[:count]
+    def _strata(self, kinds: slice) -> NDArray[np.intp]:
+        levels = self._kinds.levels[kinds]
         strata: NDArray[np.intp] = np.minimum(levels[:, 0], 1) * 3 + np.minimum(levels[:, 5], 2)
         return strata
 

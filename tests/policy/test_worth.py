@@ -135,7 +135,9 @@ def plain_greatest(parents: dict[int, int], own: dict[int, float]) -> dict[int, 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_block_is_worth_no_less_than_what_hangs_on_it(seed: int) -> None:
     generator = np.random.default_rng(seed)
-    chains, order, parents = ChainWorth(300), [], {}
+    chains = ChainWorth(300)
+    order: list[int] = []
+    parents: dict[int, int] = {}
     known: list[np.ndarray] = [np.arange(5)]
     free = 5
     for _ in range(15):
