@@ -269,7 +269,7 @@ class Links:
         if lane is self._writes:
             self._end_write(rows, outcome)
         good, bad, delayed = rows[outcome == 0], rows[outcome == 1], rows[list(late)]
-        blocks.valid[target][good] = True
+        blocks.fill(target, good)
         if self._memory.prefix.changes is not None:
             self._memory.prefix.changes.stored(target, good[blocks.indexed[good]])
         self.blocks_moved_in[target] += good.size

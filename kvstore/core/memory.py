@@ -110,7 +110,7 @@ class Memory:
         rows = blocks.take_rows(count)
         blocks.frame[GPU][rows] = self.pools[GPU].take(rows)
         blocks.valid[GPU][rows] = True
-        blocks.refs[rows] = 1
+        blocks.hold_first(rows)
         if self.shares.are_shared:
             blocks.domain[rows] = np.repeat(*np.array(domains, np.int64).T)
             self.shares.count(GPU, rows, 1)

@@ -113,8 +113,8 @@ class Store:
             granting,
             self._answering,
         )
-        self._gauge = PressureGauge(self.memory, self.admission)
-        self._news = News(self.memory, self._answering, self._gauge, self.membership.engines)
+        self.gauge = PressureGauge(self.memory, self.admission)
+        self._news = News(self.memory, self._answering, self.gauge, self.membership.engines)
         self._once = ExactlyOnce(
             config, self.membership, steps, self._news, swap_policy, self._sequence_moved
         )
@@ -155,7 +155,7 @@ class Store:
             self.memory,
             self.links,
             self.membership,
-            self._gauge,
+            self.gauge,
             self.leaving,
             self.sessions,
             sequences,
@@ -229,7 +229,7 @@ class Store:
                 self.swap_policy.set_costs(event.block_bytes, event.links)
             case SetLimits():
                 self.memory.watermarks.set(event.watermarks)
-                self._gauge.look_again()
+                self.gauge.look_again()
                 self._news.watch_pressure(event.time)
         return Done()
 
@@ -246,7 +246,7 @@ class Store:
             used = self.memory.recency.next(event.time).tolist()
             self._outgoing.used = tuple([self.memory.replicas.stored_key(row) for row in used])
         self._writing.look(event.time)
-        self.leaving.pressed.set(self._gauge.pressure[GPU] is not Pressure.LOW, event.time)
+        self.leaving.pressed.set(self.gauge.pressure[GPU] is not Pressure.LOW, event.time)
         self._news.watch_pressure(event.time)
 
     def _restore(self, event: BlocksFound) -> None:
