@@ -211,15 +211,16 @@ class Store:
                 if self.membership.close_tethers(event.engine):
                     self._news.engine_gone(event.engine)
             case TransferEnded():
-                self.swaps.end(self.links.end(event.transfer, event.failed, event.late))
-                self.memory.room_was_made = True
+                moved = self.links.end(event.transfer, event.failed, event.late)
+                # Frames of the GPU that it has pinned, or whose blocks have a copy below now.
+                self.memory.room_was_made |= GPU in moved.link
+                self.swaps.end(moved)
                 if not self.forgetting.is_idle:
                     self.forgetting.transfer_ended(event.time)
             case DiskSynced():
                 self.forgetting.synced(event)
             case FramesReturned():
                 self.links.return_frames(event.transfer, event.positions)
-                self.memory.room_was_made = True
             case BlocksLost():
                 lose_on_disk(self.memory, self.links, self.swaps, event.keys)
             case BlocksFound():
