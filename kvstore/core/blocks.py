@@ -81,6 +81,10 @@ class Blocks:
         self.limbo = np.zeros(capacity, np.int32)
         # References of swapped sequences: a copy must stay in the CPU or disk tier.
         self.claims = np.zeros(capacity, np.int32)
+        # Since the start: references on the GPU that began, and that ended; the same of claims. Between two
+        # looks no more blocks have come into use than references began (`pressure.py`).
+        self.refs_begun = self.refs_ended = 0
+        self.claims_begun = self.claims_ended = 0
 
         # Whether the work that writes it has completed, so that a swap-out may copy it.
         self.offered = np.zeros(capacity, np.bool_)
@@ -90,6 +94,8 @@ class Blocks:
         self.valid = tuple(np.zeros(capacity, np.bool_) for _ in Tier)
         # Transfers that read or fill this replica: it may not move or go.
         self.pins = tuple(np.zeros(capacity, np.int16) for _ in Tier)
+        # By tier, since the start: frames that transfers have filled.
+        self.frames_filled = [0 for _ in Tier]
 
         # Whether the block can be found by its key. Its parent then can too.
         self.indexed = np.zeros(capacity, np.bool_)
@@ -165,9 +171,11 @@ class Blocks:
     # Each of these takes rows that may repeat; a plain `table[rows] += 1` would count them once.
 
     def hold(self, rows: Rows) -> None:
+        self.refs_begun += rows.size
         np.add.at(self.refs, rows, ONE)
 
     def release(self, rows: Rows) -> None:
+        self.refs_ended += rows.size
         np.subtract.at(self.refs, rows, ONE)
 
     def give_up(self, rows: Rows) -> None:
@@ -180,12 +188,14 @@ class Blocks:
 
     def leave_limbo(self, rows: Rows) -> None:
         np.subtract.at(self.limbo, rows, ONE)
-        np.subtract.at(self.refs, rows, ONE)
+        self.release(rows)
 
     def claim(self, rows: Rows) -> None:
+        self.claims_begun += rows.size
         np.add.at(self.claims, rows, ONE)
 
     def unclaim(self, rows: Rows) -> None:
+        self.claims_ended += rows.size
         np.subtract.at(self.claims, rows, ONE)
 
     def pin(self, tier: Tier, rows: Rows) -> None:
@@ -193,6 +203,16 @@ class Blocks:
 
     def unpin(self, tier: Tier, rows: Rows) -> None:
         np.subtract.at(self.pins[tier], rows, ONE_PIN)
+
+    def hold_first(self, rows: Rows) -> None:
+        """New blocks get their first reference."""
+        self.refs_begun += rows.size
+        self.refs[rows] = 1
+
+    def fill(self, tier: Tier, rows: Rows) -> None:
+        """A transfer has brought the content of these into their frames."""
+        self.frames_filled[tier] += rows.size
+        self.valid[tier][rows] = True
 
     def has_frame(self, tier: Tier, rows: Rows) -> NDArray[np.bool_]:
         has: NDArray[np.bool_] = self.frame[tier][rows] != NO_FRAME

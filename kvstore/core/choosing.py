@@ -106,7 +106,7 @@ class Choosing:
         blocks = self._memory.blocks
         if lane.urgency is BACKGROUND:
             blocks.queued[GPU][rows] = False
-        rows = rows[blocks.valid[GPU][rows]]
+        asked, rows = rows.size, rows[blocks.valid[GPU][rows]]
         taken = blocks.frame[CPU][rows] != NO_FRAME
         begun = blocks.valid[CPU][rows] | (blocks.pins[CPU][rows] > 0)
         ready = blocks.indexed[rows] | blocks.offered[rows]
@@ -122,6 +122,8 @@ class Choosing:
         cached = cached[~blocks.unwanted[cached]]
         spare = self._config.cpu_frames_reserved
         fitting, lacking = self._take_frames(CPU, cached, spare, in_background=True)
+        # The others are spared for their copy no more.
+        self._memory.room_was_made |= cached.size < asked
         waiting = blocks.to_disk[lacking]
         self._memory.blocks_shed[CPU] += int(np.count_nonzero(~waiting))
         lacking = lacking[waiting]

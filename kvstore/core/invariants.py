@@ -26,6 +26,7 @@ from kvstore.core.types import (
     Urgency,
     domain_parts,
 )
+from kvstore.core.watermarks import MARKED_TIERS
 
 __all__ = ["Found", "check_invariants", "found_by_tier"]
 
@@ -37,6 +38,7 @@ def check_invariants(store: Store) -> None:
     _check_frames(store)
     _check_shares(store)
     _check_references(store)
+    _check_busy(store)
     _check_pins(store)
     _check_index(store)
     _check_copies(store)
@@ -119,6 +121,19 @@ def _check_references(store: Store) -> None:
         ("claims", blocks.claims, claims),
     ):
         check(dict(counted) == _nonzero(table), f"{name} references are not those that exist")
+
+
+def _check_busy(store: Store) -> None:
+    """What pressure goes by without a look at the frames."""
+    blocks = store.memory.blocks
+    used = np.flatnonzero(blocks.refs)
+    check(blocks.has_frame(Tier.GPU, used).all(), "a block is referred to on the GPU and has no frame there")
+    for tier in MARKED_TIERS:
+        least, most = store.gauge.busy_bounds(tier)
+        check(
+            least <= store.gauge.count_busy(tier) <= most,
+            f"{tier.name}: busy frames are not between their bounds",
+        )
 
 
 def _check_pins(store: Store) -> None:

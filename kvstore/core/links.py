@@ -119,7 +119,9 @@ class Links:
         blocks.queued[source][rows] = True
         lane.add(rows.tolist())
         if taken < rows.size:
-            # The last of these; where tenants share, the last ones of who has most.
+            # The last of these; where tenants share, the last ones of who has most. On the GPU nothing is
+            # spared for them any more.
+            self._memory.room_was_made |= link == COPY
             blocks.queued[source][lane.give_up(rows.size - taken)] = False
 
     def _note_admission(self, rows: Rows, taken: int) -> None:
@@ -193,8 +195,14 @@ class Links:
         if self._copies.may_begin:
             # A write that found no room on disk has made some in the CPU tier.
             self._start_lane(self._copies, time, started)
-        self._memory.copies_stalled = frozenset(self._copies.stalled) if self._copies.stalled else NOBODYS
+        self._note_stalled(frozenset(self._copies.stalled) if self._copies.stalled else NOBODYS)
         return started
+
+    def _note_stalled(self, places: frozenset[int]) -> None:
+        memory = self._memory
+        # Blocks that were spared for these tenants' copies may go without them.
+        memory.room_was_made |= not places <= memory.copies_stalled
+        memory.copies_stalled = places
 
     def _start_lane(self, lane: Lane, time: float, started: list[Transfer]) -> None:
         # Each row that waits is looked at once at the most.
@@ -269,7 +277,7 @@ class Links:
         if lane is self._writes:
             self._end_write(rows, outcome)
         good, bad, delayed = rows[outcome == 0], rows[outcome == 1], rows[list(late)]
-        blocks.valid[target][good] = True
+        blocks.fill(target, good)
         if self._memory.prefix.changes is not None:
             self._memory.prefix.changes.stored(target, good[blocks.indexed[good]])
         self.blocks_moved_in[target] += good.size

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from kvstore.core.blocks import NO_FRAME, NO_ROWS, Blocks
+from kvstore.core.blocks import NO_FRAME, NO_ROW, NO_ROWS, Blocks
 from kvstore.core.config import StoreConfig
 from kvstore.core.decisions import OWNERS_MAX, Decisions
 from kvstore.core.errors import check
@@ -68,7 +68,7 @@ class Memory:
         self.blocks_shed = [0 for _ in Tier]
         # Places of tenants whose copies from the GPU down find no room: to wait for them is of no use.
         self.copies_stalled: frozenset[int] = frozenset()
-        # Whether the event that is being handled has left frames behind that others can have.
+        # Whether the event that is being handled may have left GPU frames behind that others can have.
         self.room_was_made = False
 
     # ------------------------------------------------------------------ taking frames
@@ -110,7 +110,7 @@ class Memory:
         rows = blocks.take_rows(count)
         blocks.frame[GPU][rows] = self.pools[GPU].take(rows)
         blocks.valid[GPU][rows] = True
-        blocks.refs[rows] = 1
+        blocks.hold_first(rows)
         if self.shares.are_shared:
             blocks.domain[rows] = np.repeat(*np.array(domains, np.int64).T)
             self.shares.count(GPU, rows, 1)
@@ -209,7 +209,8 @@ class Memory:
         for tier in self._below:
             self._leave_below(tier, rows[::-1])
         rows = rows[blocks.refs[rows] == 0]
-        self.room_was_made |= rows.size > 0
+        if rows.size and not self.room_was_made:
+            self.room_was_made = not self._below or self._on_gpu(rows)
         indexed = blocks.indexed[rows]
         cached, private = rows[indexed], rows[~indexed]
         if cached.size:
@@ -218,6 +219,9 @@ class Memory:
             self._touch(cached[::-1])
         if private.size:
             self._end(private)
+
+    def _on_gpu(self, rows: Rows) -> bool:
+        return bool(np.count_nonzero(self.blocks.has_frame(GPU, rows)))
 
     def _leave_below(self, tier: Tier, rows: Rows) -> None:
         """Tails first, copies go that are not valid, and unclaimed ones of blocks that can't be found.
@@ -303,6 +307,10 @@ class Memory:
             self.eviction.forget(tier, rows)
 
     def _leave_index(self, rows: Rows) -> None:
+        if rows.size and not self.room_was_made:
+            # What hangs on a block no more holds it no longer.
+            parents = self.blocks.parent[rows]
+            self.room_was_made = self._on_gpu(parents[parents != NO_ROW])
         if self.retained.has_any:
             self.retained.drop(rows)
         self.prefix.remove(rows)
@@ -314,7 +322,9 @@ class Memory:
         self.blocks.to_disk[rows] = False
         rows = rows[np.argsort(-self.blocks.depth[rows], kind="stable")]
         for tier in Tier:
-            self.evict(tier, self.room.removable(tier, rows[self.blocks.indexed[rows]]))
+            gone = self.room.removable(tier, rows[self.blocks.indexed[rows]])
+            self.room_was_made |= tier is GPU and gone.size > 0
+            self.evict(tier, gone)
 
     def discard_again(self, rows: Rows) -> None:
         """Of blocks whose transfer has ended, those that were to be discarded meanwhile."""

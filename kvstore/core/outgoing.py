@@ -43,10 +43,10 @@ class Outgoing:
     def take(self, answer: Answer, time: float) -> Effects:
         """All that the event has led to, and the transfers that can start now."""
         news, memory = self._news, self._memory
+        transfers = tuple(self._start_transfers(time))
         if memory.room_was_made:
             # Who waits for frames may find some now: no news, but a reason to ask again.
             news.woken.update(self._admission.engines_waiting())
-        transfers = tuple(self._start_transfers(time))
         deleted, memory.replicas.deleted = memory.replicas.deleted, []
         admitted: tuple[Admitted, ...] = ()
         if self._granting.admitted:

@@ -18,6 +18,8 @@ class FramePool:
         self.frame_count = frame_count
         self._free = np.arange(frame_count - 1, -1, -1, dtype=np.int32)
         self.free_count = frame_count
+        # Since the start: frames that blocks were given, and that blocks have given up.
+        self.taken_count = self.given_count = 0
         # Frames that are neither free nor a block's: a device may still write into them.
         self.withheld_count = 0
         # The block that owns each frame, or NO_ROW.
@@ -27,6 +29,7 @@ class FramePool:
         """A free frame for each row. The caller has made sure that there are enough."""
         check(rows.size <= self.free_count, "pool: more frames were taken than are free")
         self.free_count -= rows.size
+        self.taken_count += rows.size
         frames: Frames = self._free[self.free_count : self.free_count + rows.size].astype(np.intp)
         self.row[frames] = rows
         return frames
@@ -37,12 +40,14 @@ class FramePool:
         self.row[frames] = NO_ROW
         self._free[self.free_count : self.free_count + frames.size] = frames
         self.free_count += frames.size
+        self.given_count += frames.size
 
     def withhold(self, frames: Frames) -> None:
         """Takes frames from their blocks, and keeps them from everybody."""
         check(np.count_nonzero(self.row[frames] == NO_ROW) == 0, "pool: a free frame was withheld")
         self.row[frames] = NO_ROW
         self.withheld_count += frames.size
+        self.given_count += frames.size
 
     def restore(self, frames: list[int]) -> None:
         """Frames that were withheld are free again."""

@@ -56,9 +56,12 @@ class Room:
         def removable(rows: Rows) -> Rows:
             return self.removable(tier, rows if spared is None else rows[~spared(rows)])
 
+        def first_removable(rows: Rows) -> Rows:
+            return self.removable(tier, rows if spared is None else rows[~spared(rows)], count)
+
         shares = self._shares
         if not shares.are_shared or domain == NOBODY:
-            return self._eviction.victims(tier, count, removable)
+            return self._eviction.victims(tier, count, first_removable)
         victims = NO_ROWS
         for allowance in shares.allowances(tier, domain, count):
             if victims.size < count and allowance.any():
@@ -67,7 +70,7 @@ class Room:
                 # Some of them may be there already, of the same tenant and in the same order.
                 victims = self._blocks.distinct(np.concatenate([victims, more]))[:count]
         if taken <= victims.size < count:
-            anybodys = self._eviction.victims(tier, count, removable)
+            anybodys = self._eviction.victims(tier, count, first_removable)
             victims = np.concatenate([victims[:taken], anybodys])[: max(victims.size, anybodys.size)]
         return victims
 
@@ -99,13 +102,16 @@ class Room:
         needed = with_ancestors(self._blocks, np.flatnonzero(busy & blocks.indexed))
         return np.setdiff1d(left, needed)
 
-    def removable(self, tier: Tier, candidates: Rows) -> Rows:
+    def removable(self, tier: Tier, candidates: Rows, count: int | None = None) -> Rows:
         """Of the candidates those that may leave the tier one after the other: in their order, but
         a parent that is named before its children right after the last of these. In the end come
-        those whose children stay, if they have a copy below."""
+        those whose children stay, if they have a copy below. Where no more than `count` are wanted, those
+        behind them may be left out."""
         may_go, last = self._may_go(tier, candidates)
         rows, last = candidates[may_go], last[may_go]
-        return rows if self._leave_in_order(tier, rows, last) else self._leaving(tier, rows, last)
+        if self._leave_in_order(tier, rows, last):
+            return rows
+        return self._leaving(tier, rows, last, rows.size if count is None else count)
 
     def _leave_in_order(self, tier: Tier, rows: Rows, last: NDArray[np.bool_]) -> bool:
         """Whether all can go as they stand, children first: so it is where whole chains were left."""
@@ -122,34 +128,31 @@ class Room:
         stays = (blocks.children_in[tier][rows] > gone) | (last & (blocks.children[rows] > ended))
         return not stays.any()
 
-    def _leaving(self, tier: Tier, rows: Rows, last: NDArray[np.bool_]) -> Rows:
-        """The general case, one after the other."""
-        blocks = self._blocks
-        facts = zip(
-            rows.tolist(),
-            last.tolist(),
-            blocks.parent[rows].tolist(),
-            blocks.children_in[tier][rows].tolist(),
-            blocks.children[rows].tolist(),
-            strict=True,
-        )
-        # By row: whether it ends here, its parent, children still in this tier and anywhere.
-        waiting = {row: [is_last, parent, here, anywhere] for row, is_last, parent, here, anywhere in facts}
+    def _leaving(self, tier: Tier, rows: Rows, last: NDArray[np.bool_], count: int) -> Rows:
+        """The general case, one after the other, until there are `count`."""
+        blocks, named = self._blocks, rows.tolist()
+        # Of those that wait: where their facts stand.
+        place = dict(zip(named, range(rows.size), strict=True))
+        is_last, parent = last.tolist(), blocks.parent[rows].tolist()
+        # Children still in this tier, and anywhere.
+        here, anywhere = blocks.children_in[tier][rows].tolist(), blocks.children[rows].tolist()
         chosen: list[BlockRow] = []
-        for row in rows.tolist():
-            while row in waiting:
-                is_last, parent, here, anywhere = waiting[row]
-                if here or (is_last and anywhere):
+        for first in named:
+            if len(chosen) >= count:
+                break
+            row = first
+            while row in place:
+                own = place[row]
+                if here[own] or (is_last[own] and anywhere[own]):
                     break
-                del waiting[row]
+                del place[row]
                 chosen.append(row)
-                if parent not in waiting:
-                    break
-                waiting[parent][2] -= 1
-                waiting[parent][3] -= is_last
-                row = parent
-        if tier is not DISK:
-            chosen += [row for row, (is_last, *_) in waiting.items() if not is_last]
+                row = parent[own]
+                if row in place:
+                    here[place[row]] -= 1
+                    anywhere[place[row]] -= is_last[own]
+        if tier is not DISK and len(chosen) < count:
+            chosen += [row for row, own in place.items() if not is_last[own]]
         return np.array(chosen, np.intp)
 
     def _may_go(self, tier: Tier, rows: Rows) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:

@@ -120,8 +120,8 @@ class Store:
             granting,
             self._answering,
         )
-        self._gauge = PressureGauge(self.memory, self.admission)
-        self._news = News(self.memory, self._answering, self._gauge, self.membership.engines)
+        self.gauge = PressureGauge(self.memory, self.admission)
+        self._news = News(self.memory, self._answering, self.gauge, self.membership.engines)
         self._once = ExactlyOnce(
             config, self.membership, steps, self._news, swap_policy, self._sequence_moved
         )
@@ -164,7 +164,7 @@ class Store:
             self.memory,
             self.links,
             self.membership,
-            self._gauge,
+            self.gauge,
             self.leaving,
             self.sessions,
             sequences,
@@ -220,15 +220,16 @@ class Store:
                 if self.membership.close_tethers(event.engine):
                     self._news.engine_gone(event.engine)
             case TransferEnded():
-                self.swaps.end(self.links.end(event.transfer, event.failed, event.late))
-                self.memory.room_was_made = True
+                moved = self.links.end(event.transfer, event.failed, event.late)
+                # Frames of the GPU that it has pinned, or whose blocks have a copy below now.
+                self.memory.room_was_made |= GPU in moved.link
+                self.swaps.end(moved)
                 if not self.forgetting.is_idle:
                     self.forgetting.transfer_ended(event.time)
             case DiskSynced():
                 self.forgetting.synced(event)
             case FramesReturned():
                 self.links.return_frames(event.transfer, event.positions)
-                self.memory.room_was_made = True
             case BlocksLost():
                 lose_on_disk(self.memory, self.links, self.swaps, event.keys)
             case BlocksFound():
@@ -238,7 +239,7 @@ class Store:
                 self.swap_policy.set_costs(event.block_bytes, event.links)
             case SetLimits():
                 self.memory.watermarks.set(event.watermarks)
-                self._gauge.look_again()
+                self.gauge.look_again()
                 self._news.watch_pressure(event.time)
         return Done()
 
@@ -255,7 +256,7 @@ class Store:
             used = self.memory.recency.next(event.time).tolist()
             self._outgoing.used = tuple([self.memory.replicas.stored_key(row) for row in used])
         self._writing.look(event.time)
-        self.leaving.pressed.set(self._gauge.pressure[GPU] is not Pressure.LOW, event.time)
+        self.leaving.pressed.set(self.gauge.pressure[GPU] is not Pressure.LOW, event.time)
         self._news.watch_pressure(event.time)
 
     def _restore(self, event: BlocksFound) -> None:

@@ -10,13 +10,15 @@ __all__ = ["with_ancestors", "with_descendants"]
 
 def with_ancestors(blocks: Blocks, rows: Rows) -> Rows:
     """The blocks and all that they hang on."""
-    parent = blocks.parent
-    found = level = np.unique(rows)
+    parent, is_found = blocks.parent, np.zeros(blocks.capacity, np.bool_)
+    level = np.unique(rows)
+    levels: list[Rows] = []
     while level.size:
+        levels.append(level)
+        is_found[level] = True
         above = np.unique(parent[level])
-        level = np.setdiff1d(above[above != NO_ROW], found)
-        found = np.concatenate([found, level])
-    return found
+        level = above[(above != NO_ROW) & ~is_found[above]]
+    return np.concatenate(levels) if levels else level
 
 
 def with_descendants(blocks: Blocks, rows: Rows) -> Rows:
