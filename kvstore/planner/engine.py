@@ -26,18 +26,18 @@ from kvstore.core.operations import (
     SwapResult,
 )
 from kvstore.core.types import (
+    GPU,
     LATER,
     NEVER,
     RESIDENT,
     SWAPPING_OUT,
     Direction,
     SequenceId,
-    blocks_for_tokens,
 )
 from kvstore.planner.calls import Calls
 from kvstore.planner.gpu import Gpu
 from kvstore.planner.machine import Machine
-from kvstore.planner.served import Served
+from kvstore.planner.served import Served, growth_of
 from kvstore.planner.waits import Waits
 from kvstore.planner.workload import Turn, Workload
 
@@ -114,15 +114,7 @@ class Engine:
             self._preempt(self._victim)
         if self._full and not self._waits.growth_waits:
             self._waits.growth_waits = True
-            full = sorted(self._full.values(), key=lambda served: served.id)
-            size = self._workload.block_tokens
-            self._operations.append(
-                Grow(
-                    sequences=tuple([served.id for served in full]),
-                    token_counts=tuple([served.next_room(size) for served in full]),
-                    known_blocks=tuple([self._blocks(served.room) for served in full]),
-                )
-            )
+            self._operations.append(growth_of(self._full.values(), self._workload.block_tokens))
         if not self._waits.is_blocked and not self._asked:
             self._ask_in()
 
@@ -144,7 +136,7 @@ class Engine:
         while self._waiting and room > len(self._asked):
             served = self._waiting.popleft()
             turn = served.turn
-            if self._blocks(turn.input_tokens + turn.output_tokens) > self._machine.sizes.frames[0]:
+            if turn.blocks(self._workload.block_tokens) > self._machine.sizes.frames[GPU]:
                 self.refused += 1
                 self._ended(served)
                 continue
@@ -300,6 +292,3 @@ class Engine:
             commit = Commit(sequence=served.id, first_block=served.committed, block_keys=keys)
             self._operations.append(commit)
             served.committed += len(blocks)
-
-    def _blocks(self, token_count: int) -> int:
-        return blocks_for_tokens(token_count, self._workload.block_tokens)

@@ -1,11 +1,14 @@
 """A request on its way through the engine."""
 
+from collections.abc import Iterable
+
 from msgspec import Struct
 
-from kvstore.core.types import SequenceId
+from kvstore.core.operations import Grow
+from kvstore.core.types import SequenceId, blocks_for_tokens
 from kvstore.planner.workload import Turn
 
-__all__ = ["Served"]
+__all__ = ["Served", "growth_of"]
 
 
 class Served(Struct, eq=False, gc=False):
@@ -45,3 +48,13 @@ class Served(Struct, eq=False, gc=False):
         turn, first, full = self.turn, self.committed, self.filled // block_tokens
         size = len(turn.prompt)
         return turn.prompt[first:full] + turn.answer[max(0, first - size) : max(0, full - size)]
+
+
+def growth_of(full: Iterable[Served], block_tokens: int) -> Grow:
+    """Room for the next tokens of all these, who came first first."""
+    growing = sorted(full, key=lambda served: served.id)
+    return Grow(
+        sequences=tuple([served.id for served in growing]),
+        token_counts=tuple([served.next_room(block_tokens) for served in growing]),
+        known_blocks=tuple([blocks_for_tokens(served.room, block_tokens) for served in growing]),
+    )

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from kvstore.core.errors import ConfigInvalid
-from kvstore.core.types import GPU, blocks_for_tokens
+from kvstore.core.types import GPU
 from kvstore.planner.machine import Machine, Sizes
 from kvstore.planner.optimum import Use, best_hits
 from kvstore.planner.plan import Outcome, Rules, play
@@ -123,7 +123,7 @@ def _best_hit_rate(workload: Workload, sizes: Sizes, frames: int, outcome: Outco
     found, nor is anything by who never fits the GPU tier."""
     size, uses = workload.block_tokens, []
     for turn in workload.turns:
-        if blocks_for_tokens(turn.input_tokens + turn.output_tokens, size) <= sizes.frames[GPU]:
+        if turn.blocks(size) <= sizes.frames[GPU]:
             usable = turn.usable_blocks(size)
             uses.append(Use(turn.prompt[:usable], turn.prompt[usable:] + turn.answer))
     return best_hits(uses, frames) / max(1, outcome.blocks_read)

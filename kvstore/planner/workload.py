@@ -12,7 +12,7 @@ from zlib import crc32
 from msgspec import Struct
 
 from kvstore.core.errors import TraceInvalid
-from kvstore.core.types import BlockKey
+from kvstore.core.types import BlockKey, blocks_for_tokens
 from kvstore.planner.requests import Request, Trace
 from kvstore.planner.sessions import NOBODY, infer_previous, named_previous
 
@@ -37,6 +37,10 @@ class Turn(Struct, eq=False, gc=False):
     # Its place in its conversation, from 0, and who comes after it there.
     place: int = 0
     next: "Turn | None" = None
+
+    def blocks(self, block_tokens: int) -> int:
+        """That prompt and answer take together."""
+        return blocks_for_tokens(self.input_tokens + self.output_tokens, block_tokens)
 
     def usable_blocks(self, block_tokens: int) -> int:
         """Of the prompt's blocks those that may be found: at least one token is always computed."""
