@@ -32,7 +32,7 @@ def simulate(
         int | None,
         typer.Option(min=1, help="Tokens of a block, where the trace doesn't say.", rich_help_panel=PLAN),
     ] = None,
-    policy: Annotated[str, typer.Option(help="Order of eviction.", rich_help_panel=PLAN)] = "worth",
+    policy: Annotated[str, typer.Option(help="Order of eviction.", rich_help_panel=PLAN)] = "lru",
     swap_policy: Annotated[
         str,
         typer.Option(
