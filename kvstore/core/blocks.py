@@ -74,6 +74,8 @@ class Blocks:
         self.generation = np.zeros(capacity, np.uint32)
 
         self.taken = np.zeros(capacity, np.bool_)
+        # Raised by whatever may let a block leave a tier that could not leave it (`lacking.py`).
+        self.changes = 0
 
         # References of sequences to the block on the GPU; and how many of these were given up, but their
         # fence has not passed, or their swap-out still runs.
@@ -176,7 +178,13 @@ class Blocks:
 
     def release(self, rows: Rows) -> None:
         self.refs_ended += rows.size
+        self.changes += 1
         np.subtract.at(self.refs, rows, ONE)
+
+    def unhold(self, rows: Rows) -> None:
+        """As if these had not been held just now."""
+        self.refs_begun -= rows.size
+        np.add.at(self.refs, rows, -ONE)
 
     def give_up(self, rows: Rows) -> None:
         """From held to limbo."""
@@ -196,12 +204,14 @@ class Blocks:
 
     def unclaim(self, rows: Rows) -> None:
         self.claims_ended += rows.size
+        self.changes += 1
         np.subtract.at(self.claims, rows, ONE)
 
     def pin(self, tier: Tier, rows: Rows) -> None:
         np.add.at(self.pins[tier], rows, ONE_PIN)
 
     def unpin(self, tier: Tier, rows: Rows) -> None:
+        self.changes += 1
         np.subtract.at(self.pins[tier], rows, ONE_PIN)
 
     def hold_first(self, rows: Rows) -> None:
@@ -209,9 +219,20 @@ class Blocks:
         self.refs_begun += rows.size
         self.refs[rows] = 1
 
+    def unqueue(self, tier: Tier, rows: "Rows | list[int]") -> None:
+        """These don't wait in the tier any more for their copy down."""
+        self.changes += 1
+        self.queued[tier][rows] = False
+
+    def unwish(self, rows: Rows) -> None:
+        """Of these no copy is wanted on disk any more."""
+        self.changes += 1
+        self.to_disk[rows] = False
+
     def fill(self, tier: Tier, rows: Rows) -> None:
         """A transfer has brought the content of these into their frames."""
         self.frames_filled[tier] += rows.size
+        self.changes += 1
         self.valid[tier][rows] = True
 
     def has_frame(self, tier: Tier, rows: Rows) -> NDArray[np.bool_]:

@@ -105,7 +105,7 @@ class Choosing:
         those on their way to disk wait for it, others are let go."""
         blocks = self._memory.blocks
         if lane.urgency is BACKGROUND:
-            blocks.queued[GPU][rows] = False
+            blocks.unqueue(GPU, rows)
         asked, rows = rows.size, rows[blocks.valid[GPU][rows]]
         taken = blocks.frame[CPU][rows] != NO_FRAME
         begun = blocks.valid[CPU][rows] | (blocks.pins[CPU][rows] > 0)
@@ -136,7 +136,7 @@ class Choosing:
         before what was begun later, and not the later where the earlier has failed. Blocks whose parent has
         not come so far come again after it."""
         blocks = self._memory.blocks
-        blocks.queued[CPU][rows] = False
+        blocks.unqueue(CPU, rows)
         rows = rows[blocks.valid[CPU][rows] & (blocks.frame[DISK][rows] == NO_FRAME)]
         rows = rows[blocks.indexed[rows] & ~blocks.unwanted[rows]]
         rows = rows[np.argsort(blocks.depth[rows], kind="stable")]
@@ -179,7 +179,7 @@ class Choosing:
         ends, as for what the disk evicts."""
         self._memory.blocks_shed[DISK] += rows.size
         if for_good:
-            self._memory.blocks.to_disk[rows] = False
+            self._memory.blocks.unwish(rows)
         # They don't wait for their way down any more, so a copy from above may take their place.
         self._lanes[COPY, BACKGROUND].resume()
 

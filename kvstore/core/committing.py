@@ -82,7 +82,10 @@ class Committing:
                     del pending[place]
         blocks.writer[rows] = engine.writer
         # A swapped sequence's blocks were its own below, too: from now on they may be evicted there.
-        self._memory.eviction.touch(CPU, rows[blocks.valid[CPU][rows]][::-1])
+        below = rows[blocks.valid[CPU][rows]]
+        if below.size:
+            blocks.changes += 1
+            self._memory.eviction.touch(CPU, below[::-1])
         on_disk = rows[blocks.has_frame(DISK, rows)]
         if on_disk.size:
             # Was found before, and could not be read or hung on what could not. A claim may hold it, but

@@ -47,6 +47,7 @@ def check_invariants(store: Store) -> None:
     _check_retained(store)
     _check_eviction_order(store)
     _check_lanes(store)
+    _check_lacking(store)
     store.memory.ghosts.check_bounds()
 
 
@@ -271,6 +272,17 @@ def _check_lanes(store: Store) -> None:
     for (_, urgency), lane in store.links.lanes.items():
         known |= lane.rows.keys() if urgency is Urgency.PREFETCH else set()
     check(store.links.ahead.wishes.keys() <= known, "a block that is to come ahead is in no lane")
+
+
+def _check_lacking(store: Store) -> None:
+    """What is known not to be there would not be found."""
+    memory = store.memory
+    for search in memory.lacking.searches():
+        held = np.frombuffer(search.held, np.intp)
+        memory.blocks.hold(held)
+        found = memory.room.find(search).size
+        memory.blocks.unhold(held)
+        check(found < search.wanted, f"{search.tier.name}: room is there that was taken to be lacking")
 
 
 def _all(rows: Rows) -> Rows:

@@ -122,7 +122,7 @@ class Links:
             # The last of these; where tenants share, the last ones of who has most. On the GPU nothing is
             # spared for them any more.
             self._memory.room_was_made |= link == COPY
-            blocks.queued[source][lane.give_up(rows.size - taken)] = False
+            blocks.unqueue(source, lane.give_up(rows.size - taken))
 
     def _note_admission(self, rows: Rows, taken: int) -> None:
         """For who asks why something is on disk, or isn't."""
@@ -152,7 +152,7 @@ class Links:
             return count
         if link == COPY:
             given_up = self._writes.give_up(over)
-            self._memory.blocks.queued[CPU][given_up] = False
+            self._memory.blocks.unqueue(CPU, given_up)
             shed[DISK] += len(given_up)
             over -= len(given_up)
         over = min(over, count)
@@ -199,10 +199,11 @@ class Links:
         return started
 
     def _note_stalled(self, places: frozenset[int]) -> None:
-        memory = self._memory
+        memory, room = self._memory, self._memory.room
         # Blocks that were spared for these tenants' copies may go without them.
-        memory.room_was_made |= not places <= memory.copies_stalled
-        memory.copies_stalled = places
+        memory.room_was_made |= not places <= room.copies_stalled
+        memory.blocks.changes += places != room.copies_stalled
+        room.copies_stalled = places
 
     def _start_lane(self, lane: Lane, time: float, started: list[Transfer]) -> None:
         # Each row that waits is looked at once at the most.

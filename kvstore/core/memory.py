@@ -4,16 +4,15 @@ How frames are given and taken back is said in `replicas.py`, what may go in `ro
 """
 
 from collections.abc import Sequence
-from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kvstore.core.blocks import NO_FRAME, NO_ROW, NO_ROWS, Blocks
 from kvstore.core.config import StoreConfig
 from kvstore.core.decisions import OWNERS_MAX, Decisions
 from kvstore.core.errors import check
 from kvstore.core.ghosts import Ghosts
+from kvstore.core.lacking import Lacking, Search
 from kvstore.core.pool import FramePool
 from kvstore.core.ports import EvictionPolicy
 from kvstore.core.prefix import PrefixIndex
@@ -57,6 +56,7 @@ class Memory:
         self.shares = Shares(config, self.blocks)
         self.ghosts = Ghosts(self.blocks, sizes)
         self.replicas = Replicas(self.blocks, self.pools, self.prefix, eviction, self.shares, self.ghosts)
+        self.lacking = Lacking(self.blocks, self.shares)
         self.room = Room(self.blocks, self.pools, eviction, self.shares)
         self.watermarks = WatermarkTable(config)
         self.decisions = Decisions()
@@ -66,8 +66,6 @@ class Memory:
         # Blocks that were not brought to a tier, though it was wished for, for want of room or time; of the
         # disk also those that were forgotten before they came there.
         self.blocks_shed = [0 for _ in Tier]
-        # Places of tenants whose copies from the GPU down find no room: to wait for them is of no use.
-        self.copies_stalled: frozenset[int] = frozenset()
         # Whether the event that is being handled may have left GPU frames behind that others can have.
         self.room_was_made = False
 
@@ -94,8 +92,8 @@ class Memory:
         lacking = held[blocks.frame[GPU][held] == NO_FRAME]
         if lacking.size:
             lacking = blocks.distinct(lacking)
-        if not self.make_room(GPU, lacking.size + fresh, spare, domain):
-            blocks.release(held)
+        if not self.make_room(GPU, lacking.size + fresh, spare, domain, held=held.tobytes()):
+            blocks.unhold(held)
             return None
         self.eviction.forget(GPU, held)
         if lacking.size:
@@ -125,49 +123,29 @@ class Memory:
         *,
         in_background: bool = False,
         in_share: bool = False,
+        held: bytes = b"",
     ) -> bool:
         """Sees to `count` free frames, with `spare` more that are free or could be. All or nothing.
 
-        Blocks that are wanted on disk and have no copy below are spared where others suffice; so are those
-        that wait for their copy down, and by what is done in the background always. On the GPU those of
-        sessions are waited for, as long as copies go on.
-
         For one tenant's `domain` nothing is taken that is another's by its share: in the background never,
-        nor with `in_share`; else where nothing less would do.
+        nor with `in_share`; else where nothing less would do. What is spared is said in `Room.find`.
         """
         free = self.pools[tier].free_count
         if free >= count + spare:
             return True
         wanted, taken = count + spare - free, max(0, count - free)
-        queued = self.blocks.queued[tier]
-        find = partial(self.room.victims, tier, wanted, domain=domain, taken=taken)
-        victims = find(spared=None if tier is DISK else self.room.uncopied)
-        if len(victims) < wanted and tier is not DISK:
-            victims = find(spared=lambda rows: queued[rows])
-        if len(victims) < wanted and not in_background:
-            awaited = self._awaited() if tier is GPU else None
-            spared = None if awaited is None else lambda rows: awaited[rows]
-            victims = find(spared=spared)
-            if len(victims) < wanted and self.shares.are_shared and tier is not DISK and not in_share:
-                victims = find(domain=NOBODY, spared=spared)
-            stuck = self.room.stuck(awaited) if tier is GPU and len(victims) < wanted else NO_ROWS
-            if self.forget(stuck).size:
-                return self.make_room(tier, count, spare, domain)
+        search = Search(tier, wanted, taken, domain, in_background, in_share, held)
+        if self.lacking.knows(search):
+            return False
+        victims = self.room.find(search)
         if len(victims) < wanted:
+            if tier is GPU and not in_background and self.forget(self.room.stuck()).size:
+                return self.make_room(tier, count, spare, domain, held=held)
+            self.lacking.note(search, len(victims))
             return False
         if taken:
             self._evict_for(wanted, tier, victims[:taken], in_background=in_background)
         return True
-
-    def _awaited(self) -> NDArray[np.bool_] | None:
-        """Blocks of the GPU on their way to disk, of tenants whose copies go on."""
-        if self.copies_stalled and not self.shares.are_shared:
-            return None
-        awaited: NDArray[np.bool_] = self.blocks.queued[GPU] & self.blocks.to_disk
-        if self.copies_stalled:
-            rows = np.flatnonzero(awaited)
-            awaited[rows[np.isin(self.shares.places(rows), list(self.copies_stalled))]] = False
-        return awaited
 
     def _evict_for(self, wanted: int, tier: Tier, rows: Rows, *, in_background: bool) -> None:
         """And remembers why, for who asks."""
@@ -268,6 +246,7 @@ class Memory:
         """These were used just now; tails first, so that a child goes before its parent."""
         if not rows.size:
             return
+        self.blocks.changes += 1
         if DISK in self._below:
             self.recency.note(rows)
         for tier in (GPU, *self._below):
@@ -283,7 +262,7 @@ class Memory:
         last = rows[on_gpu + on_cpu + on_disk == 1]
         if tier is DISK:
             # It has seen the block go as the one of least worth: it is not to be written there again.
-            blocks.to_disk[rows] = False
+            blocks.unwish(rows)
         else:
             self.blocks_shed[DISK] += int(np.count_nonzero(blocks.to_disk[last]))
         self.eviction.evicted(tier, rows)
@@ -319,7 +298,7 @@ class Memory:
         """Takes out of every tier what of these indexed blocks nobody uses, tails first. What a
         transfer still moves goes when that has ended (`discard_again`)."""
         self.blocks.unwanted[rows] = True
-        self.blocks.to_disk[rows] = False
+        self.blocks.unwish(rows)
         rows = rows[np.argsort(-self.blocks.depth[rows], kind="stable")]
         for tier in Tier:
             gone = self.room.removable(tier, rows[self.blocks.indexed[rows]])

@@ -210,6 +210,7 @@ class PrefixIndex:
     def remove(self, rows: Rows) -> None:
         """Makes blocks unfindable; their replicas stay. All of their children go with them."""
         blocks = self._blocks
+        blocks.changes += 1
         for row in rows.tolist():
             domain = DomainId(int(blocks.domain[row]))
             del self._rows[domain][blocks.key[row]]

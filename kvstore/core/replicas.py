@@ -66,6 +66,7 @@ class Replicas:
             return
         blocks = self._blocks
         check(np.count_nonzero(blocks.pins[tier][rows]) == 0, "a pinned frame was given back")
+        blocks.changes += 1
         if tier is DISK:
             self.delete(rows[blocks.valid[tier][rows]])
         self._pools[tier].give(blocks.frame[tier][rows].astype(np.intp))
@@ -83,6 +84,7 @@ class Replicas:
         """The blocks lose their frames in the tier, which were still to be filled; nobody gets them."""
         blocks = self._blocks
         check(not blocks.valid[tier][rows].any(), "a frame with content was withheld")
+        blocks.changes += 1
         self._prefix.count_children(tier, rows[blocks.indexed[rows]], -1)
         frames: Frames = blocks.frame[tier][rows].astype(np.intp)
         self._pools[tier].withhold(frames)

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvstore.core.blocks import NO_FRAME, NO_ROW, NO_ROWS, Blocks
+from kvstore.core.lacking import Search
 from kvstore.core.pool import FramePool
 from kvstore.core.ports import EvictionPolicy, RowSource
 from kvstore.core.shares import NOBODY, Allowance, Shares
@@ -35,8 +36,31 @@ class Room:
         self._pools = pools
         self._eviction = eviction
         self._shares = shares
+        # Places of tenants whose copies from the GPU down find no room: to wait for them is of no use.
+        self.copies_stalled: frozenset[int] = frozenset()
         # By row: its place among those that are looked at; else, of an earlier look.
         self._looked_at = np.zeros(blocks.capacity, np.int32)
+
+    def find(self, search: Search) -> Rows:
+        """What may go for it, or all that may, if that is too little.
+
+        Blocks that are wanted on disk and have no copy below are spared where others suffice; so are those
+        that wait for their copy down, and by what is done in the background always. On the GPU those of
+        sessions are waited for, as long as copies go on.
+        """
+        tier, wanted = search.tier, search.wanted
+        queued = self._blocks.queued[tier]
+        find = partial(self.victims, tier, wanted, domain=search.domain, taken=search.taken)
+        victims = find(spared=None if tier is DISK else self.uncopied)
+        if len(victims) < wanted and tier is not DISK:
+            victims = find(spared=lambda rows: queued[rows])
+        if len(victims) < wanted and not search.in_background:
+            awaited = self._awaited() if tier is GPU else None
+            spared = None if awaited is None else lambda rows: awaited[rows]
+            victims = find(spared=spared)
+            if len(victims) < wanted and self._shares.are_shared and tier is not DISK and not search.in_share:
+                victims = find(domain=NOBODY, spared=spared)
+        return victims
 
     def victims(
         self,
@@ -86,9 +110,19 @@ class Room:
         waiting: NDArray[np.bool_] = blocks.queued[GPU][rows] | blocks.queued[CPU][rows]
         return waiting | (blocks.to_disk[rows] & ~blocks.valid[DISK][rows])
 
-    def stuck(self, awaited: NDArray[np.bool_] | None) -> Rows:
+    def _awaited(self) -> NDArray[np.bool_] | None:
+        """Blocks of the GPU on their way to disk, of tenants whose copies go on."""
+        if self.copies_stalled and not self._shares.are_shared:
+            return None
+        awaited: NDArray[np.bool_] = self._blocks.queued[GPU] & self._blocks.to_disk
+        if self.copies_stalled:
+            rows = np.flatnonzero(awaited)
+            awaited[rows[np.isin(self._shares.places(rows), list(self.copies_stalled))]] = False
+        return awaited
+
+    def stuck(self) -> Rows:
         """Idle blocks whose only copy is on the GPU while others, below it, hang on them: their own copy
-        down has failed, so they can't leave by themselves. Not those that `awaited` ones hang on."""
+        down has failed, so they can't leave by themselves. Not those that such hang on as are waited for."""
         blocks, rows = self._blocks, self._pools[GPU].owned()
         may_go, last = self._may_go(GPU, rows)
         left = np.setdiff1d(rows[may_go & last], self.removable(GPU, rows))
@@ -97,6 +131,7 @@ class Room:
         busy = (blocks.refs > 0) | (blocks.claims > 0)
         for pins in blocks.pins:
             busy |= pins > 0
+        awaited = self._awaited()
         if awaited is not None:
             busy |= awaited
         needed = with_ancestors(self._blocks, np.flatnonzero(busy & blocks.indexed))

@@ -68,6 +68,7 @@ class Shares:
 
     def count(self, tier: Tier, rows: Rows, change: int) -> None:
         """These blocks have got frames in the tier (1), or lost them (-1)."""
+        self._blocks.changes += 1
         self.used[tier][:] += change * np.bincount(self.places(rows), minlength=self._ids.size + 1)
 
     def allowances(self, tier: Tier, domain: DomainId, count: int) -> list[Allowance]:

@@ -17,7 +17,7 @@ from tests.core.world import World, make_store, text
 def frames_to_be_had(store: Store) -> int:
     """Free ones, and those of blocks that may go at once for somebody who needs them."""
     memory = store.memory
-    awaited = memory.blocks.queued[GPU] & memory.blocks.to_disk & (not memory.copies_stalled)
+    awaited = memory.blocks.queued[GPU] & memory.blocks.to_disk & (not memory.room.copies_stalled)
     victims = memory.room.victims(GPU, memory.blocks.capacity, spared=lambda rows: awaited[rows])
     return memory.pools[GPU].free_count + victims.size
 
