@@ -30,6 +30,7 @@ from kvstore.core.types import (
     LATER,
     NEVER,
     RESIDENT,
+    SWAPPING_IN,
     SWAPPING_OUT,
     Direction,
     SequenceId,
@@ -256,8 +257,10 @@ class Engine:
         for notice in notices:
             if isinstance(notice, SequenceMoved):
                 if notice.sequence in self._loading:
-                    check(notice.state is RESIDENT, f"a load that can't fail ends in {notice.state.name}")
-                    self._be_there(self._loading.pop(notice.sequence), notice.valid_tokens)
+                    # A notice tells how things are, also where it is of what has been before: of its way out.
+                    if notice.state is not SWAPPING_IN:
+                        check(notice.state is RESIDENT, f"a load ends in {notice.state.name}, and none fails")
+                        self._be_there(self._loading.pop(notice.sequence), notice.valid_tokens)
                 elif notice.state is not SWAPPING_OUT:
                     self._leaving.discard(notice.sequence)
 

@@ -106,6 +106,25 @@ def test_all_are_served_however_small_the_gpu():
             assert outcome.preemptions.count == outcome.preemptions.swapped + outcome.preemptions.dropped
 
 
+def test_a_swap_in_may_be_told_of_before_it_has_ended():
+    """Who had left before it was asked has a notice to come, which tells of the way back by then."""
+    made = Made(
+        *(
+            request(
+                TENTH * 9 * place,
+                [1, 2, *range(100 * place + 1, 100 * place + 12 + place % 5)],
+                tokens=4 * (13 + place % 5) - place % 4,
+                output=60 + 37 * place % 90,
+            )
+            for place in range(24)
+        )
+    )
+    tiers, profile = sizes(gpu=60, cpu=900), with_links(0.02)
+    outcome = play(load_workload(made), machine(tiers, profile, swap="length"), OPEN)
+    assert outcome.requests == 24
+    assert outcome.preemptions.swapped > 0
+
+
 # ------------------------------------------------------------------------------------ loads
 
 
