@@ -223,5 +223,7 @@ class Room:
         above = with_ancestors(self._blocks, np.concatenate([held, claimed]))
         # A copy that is under way counts: if it fails, its sequence gives the block up.
         below = blocks.has_frame(CPU, above) | blocks.valid[DISK][above]
-        held = np.union1d(held, above[~below & blocks.indexed[above]])
-        return int((blocks.frame[GPU][held] != NO_FRAME).sum())
+        is_held = np.zeros(blocks.capacity, np.bool_)
+        is_held[held] = True
+        is_held[above[~below & blocks.indexed[above]]] = True
+        return int(np.count_nonzero(is_held & (blocks.frame[GPU] != NO_FRAME)))
