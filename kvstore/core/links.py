@@ -46,7 +46,6 @@ __all__ = ["Links", "Moved"]
 # What an engine or a swap asks for, by link.
 FOREGROUND = {LOAD: ASKED, READ: ASKED, COPY: NEEDED}
 BUSY_SECONDS = 1.0
-NOBODYS: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +194,8 @@ class Links:
         if self._copies.may_begin:
             # A write that found no room on disk has made some in the CPU tier.
             self._start_lane(self._copies, time, started)
-        self._note_stalled(frozenset(self._copies.stalled) if self._copies.stalled else NOBODYS)
+        if self._copies.stalled or self._memory.room.copies_stalled:
+            self._note_stalled(frozenset(self._copies.stalled))
         return started
 
     def _note_stalled(self, places: frozenset[int]) -> None:

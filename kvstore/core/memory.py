@@ -92,7 +92,7 @@ class Memory:
         lacking = held[blocks.frame[GPU][held] == NO_FRAME]
         if lacking.size:
             lacking = blocks.distinct(lacking)
-        if not self.make_room(GPU, lacking.size + fresh, spare, domain, held=held.tobytes()):
+        if not self.make_room(GPU, lacking.size + fresh, spare, domain, held=held):
             blocks.unhold(held)
             return None
         self.eviction.forget(GPU, held)
@@ -123,7 +123,7 @@ class Memory:
         *,
         in_background: bool = False,
         in_share: bool = False,
-        held: bytes = b"",
+        held: Rows = NO_ROWS,
     ) -> bool:
         """Sees to `count` free frames, with `spare` more that are free or could be. All or nothing.
 
@@ -134,7 +134,7 @@ class Memory:
         if free >= count + spare:
             return True
         wanted, taken = count + spare - free, max(0, count - free)
-        search = Search(tier, wanted, taken, domain, in_background, in_share, held)
+        search = Search(tier, wanted, taken, domain, in_background, in_share, held.tobytes())
         if self.lacking.knows(search):
             return False
         victims = self.room.find(search)
@@ -173,7 +173,7 @@ class Memory:
         What no sequence refers to stays as cache if it is indexed, and goes if it is not.
         """
         self.blocks.leave_limbo(rows)
-        self._leave(rows if distinct else self.blocks.distinct(rows))
+        self._leave(rows if distinct else self.blocks.distinct(rows), on_gpu=True)
 
     def collect(self, rows: Rows) -> None:
         """Draws the consequences for blocks whose references, claims or pins have changed."""
@@ -181,14 +181,15 @@ class Memory:
         rows = blocks.distinct(rows[blocks.taken[rows]])
         self._leave(rows[np.argsort(blocks.depth[rows], kind="stable")])
 
-    def _leave(self, rows: Rows) -> None:
-        """What nobody needs goes; what is left without a reference was used just now."""
+    def _leave(self, rows: Rows, *, on_gpu: bool = False) -> None:
+        """What nobody needs goes; what is left without a reference was used just now. `on_gpu`: all of these
+        are known to have GPU frames."""
         blocks = self.blocks
         for tier in self._below:
             self._leave_below(tier, rows[::-1])
         rows = rows[blocks.refs[rows] == 0]
         if rows.size and not self.room_was_made:
-            self.room_was_made = not self._below or self._on_gpu(rows)
+            self.room_was_made = on_gpu or not self._below or self._on_gpu(rows)
         indexed = blocks.indexed[rows]
         cached, private = rows[indexed], rows[~indexed]
         if cached.size:
