@@ -93,7 +93,7 @@ def _rates(limits: pb.Limits) -> Table:
 
 def limit_words(rate: pb.RateLimit) -> str:
     if rate.unlimited:
-        return "none"
+        return "unlimited"
     if not rate.share:
         return rate_words(rate.bytes_per_second)
     if not rate.effective_bytes_per_second:

@@ -6,6 +6,7 @@ from rich import box
 from rich.console import Console, RenderableType
 from rich.table import Table
 
+from kvstore.cli.texts import counted
 from kvstore.core.types import COPY, DISK, LOAD, READ, WRITE, Tier
 from kvstore.planner.plan import Outcome
 from kvstore.planner.study import Policies, Study
@@ -29,7 +30,7 @@ def _parts(study: Study, profile: str, policies: Policies) -> Iterator[Renderabl
     yield f"eviction by {policies.eviction}, swaps by {policies.swap}"
     yield f"on {profile}"
     if outcome.requests_refused:
-        yield f"{outcome.requests_refused:,} requests refused: more than the whole GPU tier"
+        yield f"{counted(outcome.requests_refused, 'request')} refused: more than the whole GPU tier"
     yield _tiers(study)
     yield _compared(study)
     yield _moved(outcome)

@@ -32,7 +32,9 @@ def simulate(
         int | None,
         typer.Option(min=1, help="Tokens of a block, where the trace doesn't say.", rich_help_panel=PLAN),
     ] = None,
-    policy: Annotated[str, typer.Option(help="Order of eviction.", rich_help_panel=PLAN)] = "lru",
+    policy: Annotated[
+        str, typer.Option(help="What goes first: lru, lfu, arc, s3-fifo or worth.", rich_help_panel=PLAN)
+    ] = "lru",
     swap_policy: Annotated[
         str,
         typer.Option(
@@ -105,12 +107,12 @@ def simulate(
     """
     if fuzz:
         if trace is not None or trace_from_journal is not None:
-            _refuse("--fuzz takes no trace; remedy: leave one of them out")
+            _refuse("--fuzz takes no trace (leave one of them out)")
         run_fuzz(
             seeds=seeds, seed=seed, steps=steps, minutes=minutes, jobs=jobs, stride=stride, as_json=as_json
         )
     if (trace is None) == (trace_from_journal is None):
-        _refuse("say what to simulate; remedy: a TRACE, --trace-from-journal FOLDER, or --fuzz")
+        _refuse("say what to simulate (a TRACE, --trace-from-journal FOLDER, or --fuzz)")
     # Imported here: the other commands must not load numpy.
     from kvstore.cli.plan import plan
 

@@ -1,5 +1,6 @@
 """What a call ended with, in gRPC's words, as an error of the client."""
 
+import errno
 import os
 import stat
 from pathlib import Path
@@ -22,6 +23,8 @@ def from_rpc(error: grpc.RpcError, address: str) -> ClientError:
         return too_late(address)
     if code in UNANSWERED:
         why, remedy = _why_nobody(address)
+        if not why and os.strerror(errno.ECONNREFUSED) in message:
+            why = ": nobody listens there any more"
         return Unanswered(
             f"no service answers on {address}{why} ({remedy}): {code.name}" + (f": {message}" * (not why))
         )

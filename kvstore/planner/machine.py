@@ -60,6 +60,13 @@ class Sizes:
                     remedy="give the tier room for some blocks, or see --kv-bytes-per-token",
                 )
         gpu, cpu, disk = self.frames
+        if disk and not cpu:
+            raise ConfigInvalid(
+                "a disk tier needs a CPU tier to pass through",
+                field="--disk",
+                value=self.disk_bytes,
+                remedy="give --cpu a size or leave --disk out",
+            )
         return StoreConfig(
             block_tokens=self.block_tokens,
             gpu_frames=gpu,

@@ -187,7 +187,13 @@ def _restore_length(folder: Path, env: Any) -> None:
     length = _length_recorded(env)
     data = folder / DATA_FILE
     if data.stat().st_size < length:
-        log.warning("%s: %d bytes long, where %d are expected", data, data.stat().st_size, length)
+        log.warning(
+            "%s: %d bytes long, its records say %d; made longer. No harm where pages are missing that LMDB "
+            "gave back before it wrote them",
+            data,
+            data.stat().st_size,
+            length,
+        )
         os.truncate(data, length)
 
 

@@ -93,7 +93,10 @@ def test_a_service_that_is_late_is_not_one_that_is_not_there(silent: Path) -> No
 
 def test_what_is_no_socket_is_told_so(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
+    with socket.socket(socket.AF_UNIX) as gone:
+        gone.bind(str(tmp_path / "left"))
     for name, why in (
+        ("left", "nobody listens there any more (start one: kvstore serve): UNAVAILABLE"),
         ("file", "it is no socket"),
         ("none", "there is no such socket"),
         ("file/k.sock", "Not a directory"),

@@ -187,7 +187,7 @@ def test_progress_is_told():
 
 @pytest.mark.parametrize(
     ("given", "field"),
-    [({"gpu": 0}, "--gpu"), ({"gpu": 4, "disk": 4}, "cpu_frames")],
+    [({"gpu": 0}, "--gpu"), ({"gpu": 4, "disk": 4}, "--disk")],
 )
 def test_tiers_that_can_not_be(given, field):
     with pytest.raises(ConfigInvalid) as caught:

@@ -286,7 +286,7 @@ def test_the_command_shows_and_sets(service):
     shown = run(service)
     assert shown.returncode == 0
     assert "gpu_to_cpu" in shown.stdout
-    assert "none" in shown.stdout
+    assert "unlimited" in shown.stdout
     done = run(
         service, "--set", "gpu_to_cpu=2GB/s", "--set", "cpu_to_disk=50%", "--high-watermark", "cpu=95%"
     )
@@ -324,7 +324,7 @@ def test_the_command_refuses_with_a_remedy(standing, flags, told):
 @pytest.mark.parametrize(
     ("limit", "words"),
     [
-        (pb.RateLimit(unlimited=True), "none"),
+        (pb.RateLimit(unlimited=True), "unlimited"),
         (pb.RateLimit(bytes_per_second=200_000_000, effective_bytes_per_second=200_000_000), "200 MB/s"),
         (pb.RateLimit(share=0.2, effective_bytes_per_second=620_000_000), "20 % of the measured 3.1 GB/s"),
         (pb.RateLimit(share=0.5), "50 % of a bandwidth not measured yet"),

@@ -48,4 +48,4 @@ def test_no_run_begins_when_the_time_is_over() -> None:
 def test_what_to_simulate_has_to_be_said() -> None:
     result = simulate("--seeds", "3")
     assert result.exit_code == 2
-    assert "remedy: a TRACE, --trace-from-journal FOLDER, or --fuzz" in result.output
+    assert "(a TRACE, --trace-from-journal FOLDER, or --fuzz)" in result.output
