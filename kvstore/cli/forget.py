@@ -51,6 +51,8 @@ def forget(
         )
     if not yes:
         what = " and ".join(f"{name} {value}" for name, value in named.items())
+        if session and not tenant:
+            what += " of the default tenant"
         whole = ", with what others use of it" if whole_chain else ""
         typer.confirm(f"Forget what is cached of {what}{whole}, on disk too?", abort=True)
     with operator(socket) as service:
@@ -59,7 +61,9 @@ def forget(
         shown = {"blocks_forgotten": answer.blocks_forgotten, "done": answer.done}
         typer.echo(json.dumps(shown))
     elif answer.done and not answer.blocks_forgotten:
-        typer.echo("Nothing was found that is only of this: 0 blocks forgotten.")
+        # A session is looked for in one tenant, and nobody may believe that it is gone from all.
+        where = " of the default tenant; --tenant names another" if session and not tenant else ""
+        typer.echo(f"Nothing was found that is only of this{where}: 0 blocks forgotten.")
     elif answer.done:
         typer.echo(f"{counted(answer.blocks_forgotten, 'block')} forgotten.")
     else:

@@ -224,4 +224,7 @@ def test_the_command_asks_first(make_stored: Callable[..., Service]) -> None:
         assert cached(stub, engine, range(4)) == {}
         # A slip of the pen must not look like a success.
         again = run(service, "--session", "chat", "--yes")
-        assert (again.returncode, again.stdout.split(":")[0]) == (0, "Nothing was found that is only of this")
+        assert (again.returncode, again.stdout.split(":")[0]) == (
+            0,
+            "Nothing was found that is only of this of the default tenant; --tenant names another",
+        )
