@@ -106,8 +106,10 @@ class Workload:
             first, self.next_version = first + size, self.next_version + size
         for deed in deeds:
             self._note.begin(deed)
+        # All before the first is asked for: of one that has ended already, a later one knows nothing.
+        tickets = [self.tier.tickets.take() for _ in deeds]
         with ThreadPoolExecutor(len(deeds)) as threads:
-            for done in [threads.submit(self._ask, deed, self.tier.tickets.take()) for deed in deeds]:
+            for done in [threads.submit(self._ask, *each) for each in zip(deeds, tickets, strict=True)]:
                 done.result()
         for deed in deeds:
             if deed.good and deed.after is not None and not deed.after.good:
