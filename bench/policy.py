@@ -2,7 +2,7 @@
 
     python -m bench.policy [--json] [--quick] [--save] [--made] [TRACE ...]
 
-TRACE is a file (`bench/traces.py` says of which form), or a folder of them; without any, `shared/data/traces`
+TRACE is a file (docs/planner.md says of which form), or a folder of them; without any, `shared/data/traces`
 beside the repository or above it. A row is the share of block reads that hit behind an unbroken prefix, for
 one tier of so many blocks, or for three; its reference is the best of LRU, LFU with ageing, ARC and S3-FIFO
 at that size. Replays draw nothing, so one round says all.
@@ -13,13 +13,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from bench.optimum import optimal_hit_rate
 from bench.policy_cases import GENERATORS, case_of, ended_sessions
 from bench.replay import Counts, replay
 from bench.report import ROOT, Row, add_options, make_row, tell
 from bench.traces import Trace, read_trace
 from kvstore.core.ports import EvictionPolicy
 from kvstore.core.types import CPU, DISK, GPU
+from kvstore.planner.optimum import Use, best_hits
 from kvstore.policy.admission import AdmitByChance
 from kvstore.policy.arc import Arc
 from kvstore.policy.eviction import Lru
@@ -79,6 +79,12 @@ def _one_tier(trace: Trace) -> Iterator[Row]:
         )
     reads = trace.read_count * len(case.capacities)
     yield make_row(f"{trace.name}: replayed", "reads/s", [reads / seconds], at_least=READS_PER_SECOND)
+
+
+def optimal_hit_rate(trace: Trace, capacity: int) -> float:
+    """In blocks, behind an unbroken prefix."""
+    uses = [Use(tuple(request.blocks.tolist())) for request in trace.requests]
+    return best_hits(uses, capacity) / trace.read_count if trace.read_count else 0.0
 
 
 def _hinted(trace: Trace) -> Iterator[Row]:

@@ -1,14 +1,13 @@
 """Recorded requests for replay, and made ones: each a chain of block ids, with its time and lengths."""
 
-import io
-import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import zstandard
 from numpy.typing import NDArray
+
+from kvstore.planner.traces import open_trace
 
 __all__ = ["Request", "Trace", "read_trace"]
 
@@ -41,25 +40,17 @@ class Trace:
 
 
 def read_trace(path: Path) -> Trace:
-    """A trace of Mooncake's form (`timestamp` in ms, `input_length`, `output_length`, `hash_ids`), or of
-    sessions' (`ts` in s, `in`, `out`, `hash_ids`), one request a line; plain, or as `.zst`."""
-    with path.open("rb") as file:
-        source = zstandard.ZstdDecompressor().stream_reader(file) if path.suffix == ".zst" else file
-        records = [json.loads(line) for line in io.TextIOWrapper(source, "utf-8")]
-    requests = [_request(record) for record in records if "hash_ids" in record]
+    """In any of the planner's formats (docs/planner.md), plain or as `.zst`. TraceInvalid where a line is
+    wrong."""
+    requests = [
+        Request(
+            time=read.time,
+            prompt_tokens=read.input_tokens,
+            answer_tokens=read.output_tokens,
+            blocks=np.array(read.block_ids, np.int64),
+        )
+        for read in open_trace(path).requests()
+    ]
+    requests.sort(key=lambda request: request.time)
     count = 1 + max((int(request.blocks.max()) for request in requests if request.blocks.size), default=-1)
-    return Trace(name=path.name.split(".")[0], requests=_in_order(requests), block_count=count)
-
-
-def _request(record: dict[str, object]) -> Request:
-    milliseconds, seconds = record.get("timestamp"), record.get("ts")
-    return Request(
-        time=float(str(milliseconds)) / 1000 if milliseconds is not None else float(str(seconds)),
-        prompt_tokens=int(str(record.get("input_length", record.get("in", 0)))),
-        answer_tokens=int(str(record.get("output_length", record.get("out", 0)))),
-        blocks=np.array(record["hash_ids"], np.int64),
-    )
-
-
-def _in_order(requests: Iterable[Request]) -> list[Request]:
-    return sorted(requests, key=lambda request: request.time)
+    return Trace(name=path.name.split(".")[0], requests=requests, block_count=count)
