@@ -10,8 +10,7 @@ was learned up to the request before.
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 
-from kvstore.core.ports import RowSource
-from kvstore.core.types import Rows, Tier
+from kvstore.core.types import Rows
 from kvstore.policy.classic import Classic
 
 __all__ = ["Arc"]
@@ -21,18 +20,6 @@ class Arc(Classic):
     def __init__(self, capacities: Sequence[int]) -> None:
         """In frames, of each tier there is."""
         self._tiers = tuple(_Recency(capacity) for capacity in capacities)
-
-    def touch(self, tier: Tier, rows: Rows) -> None:
-        self._tiers[tier].touch(zip(rows.tolist(), self._hash[rows].tolist(), strict=True))
-
-    def forget(self, tier: Tier, rows: Rows) -> None:
-        self._tiers[tier].forget(rows)
-
-    def evicted(self, tier: Tier, rows: Rows) -> None:
-        self._tiers[tier].evicted(zip(rows.tolist(), self._hash[rows].tolist(), strict=True))
-
-    def victims(self, tier: Tier, count: int, removable: RowSource) -> Rows:
-        return self._favours.choose(self._tiers[tier].order(), count, removable)
 
 
 class _Recency:

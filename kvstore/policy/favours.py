@@ -21,12 +21,27 @@ class Favours:
     def __init__(self, capacity: int) -> None:
         self._favoured = np.zeros(capacity, np.bool_)
         self._priority = np.zeros(capacity, np.int32)
+        # Whether any is: where none is, nothing of it costs.
+        self._has_any = False
 
     def add(self, rows: Rows, priorities: NDArray[np.int32]) -> None:
         self._favoured[rows], self._priority[rows] = True, priorities
+        self._has_any |= rows.size > 0
 
     def remove(self, rows: Rows) -> None:
         self._favoured[rows] = False
+        self._has_any = self._has_any and bool(self._favoured.any())
+
+    def plain(self, rows: Rows) -> Rows:
+        """Those that are not favoured."""
+        return rows[~self._favoured[rows]] if self._has_any else rows
+
+    def last(self, rows: Rows) -> Rows:
+        """In their order, but what is favoured behind all else, by priority."""
+        if not self._has_any:
+            return rows
+        ranks = np.where(self._favoured[rows], self._priority[rows].astype(np.int64), np.iinfo(np.int64).min)
+        return rows[np.argsort(ranks, kind="stable")]
 
     def choose(self, order: Iterable[int], count: int, removable: RowSource) -> Rows:
         """The first `count` of the order that may go. No more of the order is drawn than is needed, in pieces
@@ -36,13 +51,10 @@ class Favours:
         while True:
             more = np.fromiter(islice(source, size), np.intp)
             drawn = np.concatenate([drawn, more])
-            plain = drawn[~self._favoured[drawn]]
-            victims = removable(plain)
+            victims = removable(self.plain(drawn))
             if len(victims) >= count:
                 return victims[:count]
             if len(more) < size:
                 break
             size = len(drawn)
-        favoured = drawn[self._favoured[drawn]]
-        favoured = favoured[np.argsort(self._priority[favoured], kind="stable")]
-        return removable(np.concatenate([plain, favoured]))[:count]
+        return removable(self.last(drawn))[:count]

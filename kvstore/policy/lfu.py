@@ -8,7 +8,6 @@ So a block that was used often loses its advantage as others are evicted, and do
 import heapq
 from collections.abc import Iterator
 
-from kvstore.core.ports import RowSource
 from kvstore.core.types import Rows, Tier
 from kvstore.policy.classic import Classic
 
@@ -25,18 +24,6 @@ class LfuAgeing(Classic):
     def begin(self, capacity: int) -> None:
         super().begin(capacity)
         self._tiers = tuple(_Frequencies() for _ in Tier)
-
-    def touch(self, tier: Tier, rows: Rows) -> None:
-        self._tiers[tier].touch(zip(rows.tolist(), self._hash[rows].tolist(), strict=True))
-
-    def forget(self, tier: Tier, rows: Rows) -> None:
-        self._tiers[tier].forget(rows)
-
-    def evicted(self, tier: Tier, rows: Rows) -> None:
-        self._tiers[tier].evicted(rows)
-
-    def victims(self, tier: Tier, count: int, removable: RowSource) -> Rows:
-        return self._favours.choose(self._tiers[tier].order(), count, removable)
 
 
 class _Frequencies:
@@ -64,8 +51,8 @@ class _Frequencies:
         for row in rows.tolist():
             self._entry.pop(row, None)
 
-    def evicted(self, rows: Rows) -> None:
-        for row in rows.tolist():
+    def evicted(self, blocks: Iterator[tuple[int, int]]) -> None:
+        for row, _ in blocks:
             self._age = max(self._age, self._entry[row][0])
             del self._uses[row]
 

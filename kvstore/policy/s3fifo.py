@@ -11,8 +11,7 @@ from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
-from kvstore.core.ports import RowSource
-from kvstore.core.types import Rows, Tier
+from kvstore.core.types import Rows
 from kvstore.policy.classic import Classic
 
 __all__ = ["S3Fifo"]
@@ -28,18 +27,6 @@ class S3Fifo(Classic):
     def __init__(self, capacities: Sequence[int]) -> None:
         """In frames, of each tier there is."""
         self._tiers = tuple(_Queues(capacity) for capacity in capacities)
-
-    def touch(self, tier: Tier, rows: Rows) -> None:
-        self._tiers[tier].touch(zip(rows.tolist(), self._hash[rows].tolist(), strict=True))
-
-    def forget(self, tier: Tier, rows: Rows) -> None:
-        self._tiers[tier].forget(rows)
-
-    def evicted(self, tier: Tier, rows: Rows) -> None:
-        self._tiers[tier].evicted(rows)
-
-    def victims(self, tier: Tier, count: int, removable: RowSource) -> Rows:
-        return self._favours.choose(self._tiers[tier].order(), count, removable)
 
 
 class _Queues:
@@ -71,9 +58,9 @@ class _Queues:
     def forget(self, rows: Rows) -> None:
         self._away.update(row for row in rows.tolist() if row in self._hash)
 
-    def evicted(self, rows: Rows) -> None:
+    def evicted(self, blocks: Iterator[tuple[int, int]]) -> None:
         """The queues move on, as `order` has said, until all these are out of them."""
-        going = set(rows.tolist())
+        going = {row for row, _ in blocks}
         stays: list[tuple[OrderedDict[int, int], int, int]] = []
         while going:
             is_small = self._small and (len(self._small) >= self._small_size or not self._main)

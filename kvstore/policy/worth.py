@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from kvstore.core.ports import RowSource, Use
 from kvstore.core.types import Rows, Tier
 from kvstore.policy.chain_worth import ChainWorth
+from kvstore.policy.favours import Favours
 from kvstore.policy.ghosts import Ghosts
 from kvstore.policy.kinds import UNKNOWN, Kinds, bucket
 from kvstore.policy.order import UseOrder
@@ -50,9 +51,7 @@ class Worth:
         self._is_shared = np.zeros(capacity, np.bool_)
         self.chains = ChainWorth(capacity)
         self._tiers = tuple(_Candidates(capacity) for _ in Tier)
-        self._is_favoured = np.zeros(capacity, np.bool_)
-        self._priority = np.zeros(capacity, np.int32)
-        self._has_favoured = False
+        self.favours = Favours(capacity)
 
     # ------------------------------------------------------------------ what is told
 
@@ -105,13 +104,11 @@ class Worth:
         self._look_again()
 
     def favour(self, rows: Rows, priorities: NDArray[np.int32]) -> None:
-        self._is_favoured[rows], self._priority[rows] = True, priorities
-        self._has_favoured |= rows.size > 0
+        self.favours.add(rows, priorities)
         self._look_again()
 
     def unfavour(self, rows: Rows) -> None:
-        self._is_favoured[rows] = False
-        self._has_favoured = self._has_favoured and bool(self._is_favoured.any())
+        self.favours.remove(rows)
         self._time[rows] = self._now
         for candidates in self._tiers:
             candidates.order.move_to(candidates.order, rows)
@@ -139,19 +136,6 @@ class Worth:
         )
         chance[retired] = 0.0
         return self.chains.greatest(rows, chance)
-
-    def plain(self, rows: Rows) -> Rows:
-        """Those that are not favoured."""
-        return rows[~self._is_favoured[rows]] if self._has_favoured else rows
-
-    def favoured_last(self, rows: Rows) -> Rows:
-        """In their order, but what is favoured behind all else, by priority."""
-        if not self._has_favoured:
-            return rows
-        ranks = np.where(
-            self._is_favoured[rows], self._priority[rows].astype(np.int64), np.iinfo(np.int64).min
-        )
-        return rows[np.argsort(ranks, kind="stable")]
 
     # ------------------------------------------------------------------ helpers
 
@@ -190,18 +174,18 @@ class _Candidates:
         pool = self._pool = self._pool[unused]
         self._places = self._places[unused]
         if pool.size >= count:
-            victims = removable(policy.plain(pool))
+            victims = removable(policy.favours.plain(pool))
             if victims.size >= count:
                 return victims[:count]
         judged = max(JUDGED_MIN, JUDGED_PER_VICTIM * count)
         self._turn += 1
-        rows = policy.plain(self.order.sample(judged, self._turn, SAMPLE_RUNS))
+        rows = policy.favours.plain(self.order.sample(judged, self._turn, SAMPLE_RUNS))
         self._pool = self._least(rows, max(2 * count, rows.size // POOL_PARTS), policy)
         self._places = self.order.places(self._pool)
         victims = removable(self._pool)
         if victims.size < count:
             rows = self.order.all()
-            victims = removable(policy.favoured_last(self._least(rows, rows.size, policy)))
+            victims = removable(policy.favours.last(self._least(rows, rows.size, policy)))
         return victims[:count]
 
     def _least(self, rows: Rows, count: int, policy: Worth) -> Rows:
