@@ -10,13 +10,12 @@ from numpy.typing import NDArray
 
 from kvstore.core.blocks import Blocks
 from kvstore.core.ports import EvictionPolicy
-from kvstore.core.types import Rows, TenantId
+from kvstore.core.types import TENANT_MASK, Rows, TenantId
 
 __all__ = ["Retained"]
 
 # How often it is looked whose time has run out.
 INTERVAL_SECONDS = 1.0
-TENANT_MASK = 0xFFFF_FFFF
 
 
 class Retained:

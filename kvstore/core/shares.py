@@ -16,13 +16,12 @@ from numpy.typing import NDArray
 
 from kvstore.core.blocks import Blocks
 from kvstore.core.config import SHARE_ROUNDING, StoreConfig
-from kvstore.core.types import DomainId, Rows, Tier
+from kvstore.core.types import TENANT_MASK, DomainId, Rows, Tier
 
 __all__ = ["NOBODY", "Allowance", "Shares"]
 
 # No tenant in particular, or several at once.
 NOBODY = DomainId(0)
-TENANT_MASK = 0xFFFF_FFFF
 # No tenant can be called so: it stands for the default one.
 NAMED_NO_MORE = ""
 # Of each tenant, by its place: how many blocks it may lose.

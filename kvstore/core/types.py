@@ -71,6 +71,7 @@ __all__ = [
     "blocks_for_tokens",
     "domain_id",
     "domain_parts",
+    "TENANT_MASK",
 ]
 
 # A UUID as text; the contract's name is `engines/{id}`.
@@ -271,10 +272,14 @@ def blocks_for_tokens(token_count: int, block_tokens: int) -> int:
     return -(-token_count // block_tokens)
 
 
+# Of a domain's number, the tenant's: also of many at once, as arrays.
+TENANT_MASK = 0xFFFF_FFFF
+
+
 def domain_id(namespace: NamespaceId, tenant: TenantId) -> DomainId:
     """A block is found within its domain only."""
     return DomainId(namespace << 32 | tenant)
 
 
 def domain_parts(domain: DomainId) -> tuple[NamespaceId, TenantId]:
-    return NamespaceId(domain >> 32), TenantId(domain & 0xFFFFFFFF)
+    return NamespaceId(domain >> 32), TenantId(domain & TENANT_MASK)
