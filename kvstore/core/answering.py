@@ -4,7 +4,7 @@ from array import array
 from collections.abc import Sequence as Many
 
 from kvstore.core.answers import FrameCopy
-from kvstore.core.blocks import as_table, concat
+from kvstore.core.blocks import NO_TABLE, concat
 from kvstore.core.granting import Asked
 from kvstore.core.memory import Memory
 from kvstore.core.operations import AllocateResult, SwapResult
@@ -34,7 +34,7 @@ class Answering:
     def _told(self, asked: Asked) -> "array[int]":
         """The part of the table that the engine does not know yet."""
         if asked.sequence is None or asked.outcome is not OK:
-            return as_table()
+            return NO_TABLE
         return asked.sequence.rows[asked.known_blocks :]
 
     def _allocate_result(self, asked: Asked, table: tuple[Frame, ...]) -> AllocateResult:

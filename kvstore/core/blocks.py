@@ -14,6 +14,7 @@ import struct
 from array import array
 from collections.abc import Iterable
 from collections.abc import Sequence as Many
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,10 +28,12 @@ __all__ = [
     "NO_ROW",
     "NO_ROWS",
     "NO_TABLE",
+    "all_of",
     "Blocks",
     "Rows",
     "as_table",
     "concat",
+    "empty_table",
     "none_of",
 ]
 
@@ -43,15 +46,17 @@ NO_ROWS: Rows = np.empty(0, np.intp)
 ONE, ONE_PIN = np.int32(1), np.int16(1)
 
 
-def as_table(rows: "Many[int] | Rows" = ()) -> "array[int]":
+def as_table(rows: "Many[int] | Rows") -> "array[int]":
     """A block table as sequences keep it: quick to grow, and numpy sees it without a copy."""
     # Packed first: an array takes four times as long over a list.
     packed = rows.tobytes() if isinstance(rows, np.ndarray) else struct.pack(f"{len(rows)}q", *rows)
     return array("q", packed)
 
 
+# A table that is to grow: in a third of the time that `as_table` takes over nothing.
+empty_table = partial(array, "q")
 # Where there is nothing: never added to.
-NO_TABLE = as_table()
+NO_TABLE = empty_table()
 
 
 def concat(tables: "Iterable[array[int] | Rows]") -> Rows:
@@ -63,6 +68,12 @@ def concat(tables: "Iterable[array[int] | Rows]") -> Rows:
 def none_of(facts: NDArray[np.bool_]) -> bool:
     """`not facts.any()`, in a third of the time."""
     return not np.count_nonzero(facts)
+
+
+def all_of(facts: NDArray[np.bool_]) -> bool:
+    """`facts.all()`, in a third of the time."""
+    are_all: bool = np.count_nonzero(facts) == facts.size
+    return are_all
 
 
 class Blocks:
@@ -195,8 +206,11 @@ class Blocks:
         np.subtract.at(self.limbo, rows, ONE)
 
     def leave_limbo(self, rows: Rows) -> None:
+        """And released, as in `release`."""
+        self.refs_ended += rows.size
+        self.changes += 1
         np.subtract.at(self.limbo, rows, ONE)
-        self.release(rows)
+        np.subtract.at(self.refs, rows, ONE)
 
     def claim(self, rows: Rows) -> None:
         self.claims_begun += rows.size

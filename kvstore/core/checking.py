@@ -5,7 +5,8 @@ holds and what earlier phases of the same step will have changed. What a field m
 there is stands in `bounds.py`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from msgspec import Struct
 
@@ -13,8 +14,18 @@ from kvstore.core.bounds import CHILDREN_MAX, FREED_MAX, at_most, check_keys, ch
 from kvstore.core.config import StoreConfig
 from kvstore.core.engines import Engine
 from kvstore.core.errors import FieldInvalid, KVStoreError, SequenceUnknown
-from kvstore.core.operations import Allocate, Commit, EndSession, Fork, Free, Grow, Swap, UpdateActivity
-from kvstore.core.phases import K, Phases
+from kvstore.core.operations import (
+    Allocate,
+    Commit,
+    EndSession,
+    Fork,
+    Free,
+    Grow,
+    Operation,
+    Swap,
+    UpdateActivity,
+)
+from kvstore.core.phases import Phases
 from kvstore.core.types import DROPPED, SWAPPING_IN, BlockKey, Direction, SequenceId, blocks_for_tokens
 
 __all__ = ["check_operations"]
@@ -55,19 +66,14 @@ def check_operations(config: StoreConfig, engine: Engine, phases: Phases) -> Non
     grown = sum([len(operation.sequences) - 1 for _, operation in phases.of(Grow)])
     at_most("operations", phases.count + grown, config.operations_max)
     outlook = _Outlook(config, engine)
-    # In the order of the phases; a kind is checked whole before the next begins.
-    _check_each(outlook, "commit", _check_commit, phases.of(Commit))
-    _check_each(outlook, "fork", _check_fork, phases.of(Fork))
-    _check_each(outlook, "free", _check_free, phases.of(Free))
-    _check_each(outlook, "update_activity", _check_update, phases.of(UpdateActivity))
-    _check_each(outlook, "end_session", _check_end, phases.of(EndSession))
-    _check_each(outlook, "swap", _check_swap, phases.of(Swap))
-    _check_each(outlook, "grow", _check_grow, phases.of(Grow))
-    _check_each(outlook, "allocate", _check_allocate, phases.of(Allocate))
+    # A kind is checked whole before the next begins.
+    for kind, (name, check) in _CHECKS.items():
+        if operations := phases.of(kind):
+            _check_each(outlook, name, check, operations)
 
 
 def _check_each(
-    outlook: "_Outlook", name: str, check: Callable[["_Outlook", K], None], operations: list[tuple[int, K]]
+    outlook: _Outlook, name: str, check: "_Check", operations: Iterable[tuple[int, Operation]]
 ) -> None:
     """A check names the field within its operation; where that stands is added here."""
     for index, operation in operations:
@@ -207,3 +213,17 @@ def _count_new(outlook: _Outlook, sequence: SequenceId, field: str) -> None:
     outlook.created.add(sequence)
     held = len(outlook.engine.sequences) + len(outlook.created)
     at_most(field, held, outlook.config.sequences_max, "sequences of one engine")
+
+
+_Check = Callable[[_Outlook, Any], None]
+# By kind, in the order of the phases: what the contract calls it, and what refuses it.
+_CHECKS: dict[type[Any], tuple[str, _Check]] = {
+    Commit: ("commit", _check_commit),
+    Fork: ("fork", _check_fork),
+    Free: ("free", _check_free),
+    UpdateActivity: ("update_activity", _check_update),
+    EndSession: ("end_session", _check_end),
+    Swap: ("swap", _check_swap),
+    Grow: ("grow", _check_grow),
+    Allocate: ("allocate", _check_allocate),
+}

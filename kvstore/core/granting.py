@@ -7,7 +7,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from kvstore.core.admission import Admission, Precedence, Request
-from kvstore.core.blocks import concat, none_of
+from kvstore.core.blocks import all_of, concat
 from kvstore.core.config import StoreConfig
 from kvstore.core.effects import Admitted
 from kvstore.core.engines import Engine
@@ -270,7 +270,7 @@ class Granting:
         others = blocks.owner[rows] != owners
         if np.count_nonzero(others):
             blocks.shared[rows[others]] = True
-        all_on_gpu = none_of(~blocks.valid[GPU][rows])
+        all_on_gpu = all_of(blocks.valid[GPU][rows])
         tiers = [] if all_on_gpu else self._memory.replicas.best_tier(rows).tolist()
         begin = 0
         for request, count in zip(requests, counts, strict=True):

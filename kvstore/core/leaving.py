@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from kvstore.core.blocks import as_table
+from kvstore.core.blocks import empty_table
 from kvstore.core.busy import HeldShare
 from kvstore.core.config import StoreConfig
 from kvstore.core.engines import Engine, Release, SwapOut
@@ -122,7 +122,7 @@ class Leaving:
         engine.fences.append(Release(fence=fence, rows=rows, retention=Retention.CACHE))
         sequence.move(Move.DROP)
         self.drops += 1
-        sequence.rows = as_table()
+        sequence.rows = empty_table()
         sequence.committed = sequence.filled_tokens = 0
 
     def relieve(self, frames_short: int, time: float) -> dict[Sequence, Engine]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from kvstore.core.blocks import NO_FRAME, NO_ROW, NO_ROWS, Blocks
+from kvstore.core.blocks import NO_FRAME, NO_ROW, NO_ROWS, Blocks, all_of
 from kvstore.core.config import StoreConfig
 from kvstore.core.decisions import OWNERS_MAX, Decisions
 from kvstore.core.errors import check
@@ -252,7 +252,7 @@ class Memory:
             self.recency.note(rows)
         for tier in (GPU, *self._below):
             valid = self.blocks.valid[tier][rows]
-            self.eviction.touch(tier, rows if np.count_nonzero(valid) == rows.size else rows[valid])
+            self.eviction.touch(tier, rows if all_of(valid) else rows[valid])
 
     def evict(self, tier: Tier, rows: Rows) -> int:
         """Takes cached blocks out of a tier. Where it was the last copy, the block is forgotten: returns how

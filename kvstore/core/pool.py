@@ -18,8 +18,8 @@ class FramePool:
         self.frame_count = frame_count
         self._free = np.arange(frame_count - 1, -1, -1, dtype=np.int32)
         self.free_count = frame_count
-        # Since the start: frames that blocks were given, and that blocks have given up.
-        self.taken_count = self.given_count = 0
+        # Since the start: frames that blocks have given up.
+        self.given_count = 0
         # Frames that are neither free nor a block's: a device may still write into them.
         self.withheld_count = 0
         # The block that owns each frame, or NO_ROW.
@@ -29,7 +29,6 @@ class FramePool:
         """A free frame for each row. The caller has made sure that there are enough."""
         check(rows.size <= self.free_count, "pool: more frames were taken than are free")
         self.free_count -= rows.size
-        self.taken_count += rows.size
         frames: Frames = self._free[self.free_count : self.free_count + rows.size].astype(np.intp)
         self.row[frames] = rows
         return frames
@@ -55,6 +54,11 @@ class FramePool:
         self._free[self.free_count : self.free_count + len(frames)] = frames
         self.free_count += len(frames)
         self.withheld_count -= len(frames)
+
+    @property
+    def taken_count(self) -> int:
+        """Since the start: frames that blocks were given. Those that they have, and have given up."""
+        return self.frame_count - self.free_count - self.withheld_count + self.given_count
 
     def owned(self) -> Rows:
         """The rows that own a frame."""

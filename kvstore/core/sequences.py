@@ -10,7 +10,7 @@ from enum import auto
 
 from msgspec import Struct, field
 
-from kvstore.core.blocks import as_table
+from kvstore.core.blocks import empty_table
 from kvstore.core.errors import CheckFailed
 from kvstore.core.types import (
     DROPPED,
@@ -83,7 +83,7 @@ class Sequence(Struct, eq=False):
     resume_delay_seconds: float = -1.0
     # Block rows in token order; empty while DROPPED. Never shortened or replaced in place:
     # fences of earlier commits hold on to the same array.
-    rows: "array[int]" = field(default_factory=as_table)
+    rows: "array[int]" = field(default_factory=empty_table)
     # Whether it has ever had GPU frames.
     begun_once: bool = False
     # Leading blocks that were found in the index or committed.
@@ -107,7 +107,7 @@ class Sequence(Struct, eq=False):
     waits: int = 0
     first_failed: int | None = None
     # Rows that a swap keeps in the CPU or disk tier for this sequence (Blocks.claims).
-    claimed: "array[int]" = field(default_factory=as_table)
+    claimed: "array[int]" = field(default_factory=empty_table)
     # Leading blocks of `rows` whose content a swap-in brings; behind them there is only room.
     held_blocks: int = 0
     # SWAPPING_OUT: the step after which copies may begin, and whether they have. SWAPPING_IN:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from kvstore.core.admission import Admission
 from kvstore.core.answering import Answering
 from kvstore.core.answers import Answer, Done, DrainAnswer, KeepAliveAnswer
+from kvstore.core.asking import Asking
 from kvstore.core.bounds import check_completed, check_costs
 from kvstore.core.calls import (
     Attach,
@@ -108,18 +109,17 @@ class Store:
         granting = Granting(config, self.memory, self.swaps, self.admission, self.leaving, self._returning)
         growing = Growing(config, self.memory, self.admission, self.leaving)
         self._answering = Answering(self.memory)
-        steps = Steps(
+        asking = Asking(
             config,
             self.memory,
-            committing,
             settling,
-            freeing,
             self.leaving,
             self.admission,
             growing,
             granting,
             self._answering,
         )
+        steps = Steps(config, self.memory, committing, settling, freeing, self.leaving, asking)
         self.gauge = PressureGauge(self.memory, self.admission)
         self._news = News(self.memory, self._answering, self.gauge, self.membership.engines)
         self._once = ExactlyOnce(

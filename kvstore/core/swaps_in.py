@@ -7,7 +7,7 @@ from array import array
 import numpy as np
 from msgspec import Struct
 
-from kvstore.core.blocks import NO_ROWS, as_table, concat
+from kvstore.core.blocks import NO_ROWS, all_of, as_table, concat, empty_table
 from kvstore.core.config import StoreConfig
 from kvstore.core.links import Links
 from kvstore.core.memory import Memory
@@ -49,8 +49,8 @@ class SwapsIn:
         if not arriving:
             return
         held = concat([each.held for each in arriving])
-        unfilled = held[~self._memory.blocks.valid[GPU][held]]
-        coming = set(unfilled.tolist()) if unfilled.size else _NOTHING
+        filled = self._memory.blocks.valid[GPU][held]
+        coming = _NOTHING if all_of(filled) else set(held[~filled].tolist())
         unclaimed: list[array[int]] = []
         for each in arriving:
             sequence = each.sequence
@@ -67,7 +67,7 @@ class SwapsIn:
                 sequence.move(Move.GRANTED)
                 if sequence.claimed:
                     unclaimed.append(sequence.claimed)
-                    sequence.claimed = as_table()
+                    sequence.claimed = empty_table()
         if unclaimed:
             rows = concat(unclaimed)
             self._memory.blocks.unclaim(rows)
@@ -111,7 +111,7 @@ class SwapsIn:
             return
         kept = np.array(sequence.rows[:first] + sequence.rows[sequence.held_blocks :], np.intp)
         sequence.move(Move.LOST)
-        sequence.rows = as_table()
+        sequence.rows = empty_table()
         sequence.committed = sequence.filled_tokens = 0
         sequence.cut_found(0)
         memory.blocks.release(kept)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from kvstore.core.blocks import NO_FRAME, Blocks, as_table
+from kvstore.core.blocks import NO_FRAME, Blocks, empty_table
 from kvstore.core.config import StoreConfig
 from kvstore.core.links import Links
 from kvstore.core.memory import Memory
@@ -116,4 +116,4 @@ class SwapsOut:
 def unclaim(blocks: Blocks, sequence: Sequence) -> None:
     """The sequence needs its copies below no more."""
     blocks.unclaim(np.array(sequence.claimed, np.intp))
-    sequence.claimed = as_table()
+    sequence.claimed = empty_table()

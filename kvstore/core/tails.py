@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from kvstore.core.blocks import as_table
+from kvstore.core.blocks import NO_TABLE, as_table
 from kvstore.core.engines import Engine, Release
 from kvstore.core.memory import Memory
 from kvstore.core.sequences import Sequence
@@ -67,8 +67,9 @@ class Tails:
             spare = np.array(self._spare, np.intp)
             blocks.release(spare)
             self._memory.collect(spare)
-        if self._sources:
-            rows = np.array(self._sources, np.intp)
-            blocks.give_up(rows)
-            engine.fences.append(Release(fence=step, rows=rows, retention=Retention.CACHE))
+        if not self._sources:
+            return NO_TABLE, NO_TABLE
+        rows = np.array(self._sources, np.intp)
+        blocks.give_up(rows)
+        engine.fences.append(Release(fence=step, rows=rows, retention=Retention.CACHE))
         return as_table(self._sources), as_table(self._targets)
