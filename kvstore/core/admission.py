@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from kvstore.core.blocks import NO_ROWS, NO_TABLE, as_table, concat
 from kvstore.core.config import StoreConfig
+from kvstore.core.frames import grant_frames
 from kvstore.core.memory import Memory
 from kvstore.core.ports import Verdict
 from kvstore.core.sequences import Sequence
@@ -139,7 +140,7 @@ class Admission:
         domains: list[tuple[DomainId, int]] = []
         if self._memory.shares.are_shared:
             domains = [(request.sequence.domain, request.fresh) for request in requests]
-        granted = self._memory.grant(held, fresh, spare, domains)
+        granted = grant_frames(self._memory, held, fresh, spare, domains)
         if granted is None:
             return False
         rows, begin = as_table(granted), 0

@@ -10,6 +10,7 @@ from kvstore.core.ahead import Ahead
 from kvstore.core.blocks import NO_FRAME, NO_ROW, NO_ROWS, Rows
 from kvstore.core.config import StoreConfig
 from kvstore.core.decisions import OWNERS_MAX
+from kvstore.core.frames import make_room
 from kvstore.core.lanes import Lane, Lanes
 from kvstore.core.late import LateFrames
 from kvstore.core.memory import Memory
@@ -194,7 +195,7 @@ class Choosing:
         for domain, group in groups:
             count = _most(
                 group.size,
-                partial(memory.make_room, tier, spare=spare, domain=domain, in_background=in_background),
+                partial(make_room, memory, tier, spare=spare, domain=domain, in_background=in_background),
             )
             memory.replicas.add(tier, group[:count])
             fitting.append(group[:count])
@@ -214,14 +215,14 @@ class Choosing:
         return np.array(good, np.bool_)
 
 
-def _most(count: int, make_room: Callable[[int], bool]) -> int:
+def _most(count: int, makes_room: Callable[[int], bool]) -> int:
     """For how many of these room can be made, by halves. Each look may go through the whole tier: where there
     is nothing, two of them will do."""
-    if not count or make_room(count):
+    if not count or makes_room(count):
         return count
-    if count == 1 or not make_room(1):
+    if count == 1 or not makes_room(1):
         return 0
     count //= 2
-    while count and not make_room(count):
+    while count and not makes_room(count):
         count //= 2
     return count

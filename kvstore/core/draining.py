@@ -93,5 +93,5 @@ class Draining:
         return DrainAnswer(
             blocks_left=int(np.count_nonzero(left)),
             blocks_moving=int(np.count_nonzero(left & blocks.to_disk & moving)),
-            blocks_stored=self._links.blocks_moved_in[DISK],
+            blocks_stored=self._links.transfers.blocks_moved_in[DISK],
         )

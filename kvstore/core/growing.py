@@ -12,6 +12,7 @@ from kvstore.core.admission import Admission
 from kvstore.core.blocks import NO_ROWS
 from kvstore.core.config import StoreConfig
 from kvstore.core.engines import Engine
+from kvstore.core.frames import grant_frames
 from kvstore.core.leaving import Leaving
 from kvstore.core.memory import Memory
 from kvstore.core.operations import Allocate, AllocateResult, Grow, GrowResult, Result
@@ -94,7 +95,7 @@ class Growing:
         domains: list[tuple[DomainId, int]] = []
         if self._memory.shares.are_shared:
             domains = [(each.domain, count) for each, count in zip(sequences, needed, strict=True)]
-        rows = self._memory.grant(NO_ROWS, fresh, domains=domains)
+        rows = grant_frames(self._memory, NO_ROWS, fresh, domains=domains)
         if rows is None:
             return None
         frames = self._memory.blocks.frame[GPU][rows].tolist()

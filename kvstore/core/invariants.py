@@ -140,7 +140,7 @@ def _check_busy(store: Store) -> None:
 def _check_pins(store: Store) -> None:
     blocks = store.memory.blocks
     pins: dict[Tier, Counter[int]] = {tier: Counter() for tier in Tier}
-    for link, rows in store.links.under_way.values():
+    for link, rows in store.links.transfers.under_way.values():
         for tier in link:
             pins[tier].update(rows.tolist())
     for tier in Tier:
@@ -258,7 +258,7 @@ def _check_lanes(store: Store) -> None:
     blocks = store.memory.blocks
     for (link, urgency), lane in store.links.lanes.items():
         name = f"{link[0].name} to {link[1].name}, {urgency.name}"
-        count = sum(other is lane for other in store.links.lanes_under_way())
+        count = sum(other is lane for other in store.links.transfers.lanes_under_way())
         check(lane.under_way == count, f"{name}: transfers under way are counted wrong")
         check(lane.under_way <= lane.under_way_max, f"{name}: too many transfers are under way")
         check(lane.is_in_step, f"{name}: a row stands in no queue, or in that of another tenant")
@@ -268,7 +268,8 @@ def _check_lanes(store: Store) -> None:
             queued = np.flatnonzero(blocks.queued[link[0]]).tolist()
             check(lane.rows.keys() >= set(queued), f"{name}: a block is on its way down, and in no lane")
 
-    known = {row for link, rows in store.links.under_way.values() if link == READ for row in rows.tolist()}
+    moving = store.links.transfers.under_way.values()
+    known = {row for link, rows in moving if link == READ for row in rows.tolist()}
     for (_, urgency), lane in store.links.lanes.items():
         known |= lane.rows.keys() if urgency is Urgency.PREFETCH else set()
     check(store.links.ahead.wishes.keys() <= known, "a block that is to come ahead is in no lane")

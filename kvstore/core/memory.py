@@ -1,18 +1,16 @@
-"""Who gets frames, and what becomes of a block whose references, claims or pins have changed.
+"""The tables of all blocks, and what becomes of a block whose references, claims or pins have changed.
 
-How frames are given and taken back is said in `replicas.py`, what may go in `room.py`.
+Who gets frames is said in `frames.py`, how they are given and taken back in `replicas.py`.
 """
-
-from collections.abc import Sequence
 
 import numpy as np
 
-from kvstore.core.blocks import NO_FRAME, NO_ROW, NO_ROWS, Blocks, all_of
+from kvstore.core.blocks import NO_FRAME, NO_ROW, Blocks, all_of
 from kvstore.core.config import StoreConfig
-from kvstore.core.decisions import OWNERS_MAX, Decisions
+from kvstore.core.decisions import Decisions
 from kvstore.core.errors import check
 from kvstore.core.ghosts import Ghosts
-from kvstore.core.lacking import Lacking, Search
+from kvstore.core.lacking import Lacking
 from kvstore.core.pool import FramePool
 from kvstore.core.ports import EvictionPolicy
 from kvstore.core.prefix import PrefixIndex
@@ -20,22 +18,14 @@ from kvstore.core.recency import Recency
 from kvstore.core.replicas import Replicas
 from kvstore.core.retained import Retained
 from kvstore.core.room import Room
-from kvstore.core.shares import NOBODY, Shares
+from kvstore.core.shares import Shares
 from kvstore.core.tree import with_ancestors, with_descendants
-from kvstore.core.types import CPU, DISK, GPU, DomainId, Rows, Tier
+from kvstore.core.types import CPU, DISK, GPU, Rows, Tier
 from kvstore.core.watermarks import WatermarkTable
 
 __all__ = ["Memory"]
 
 BELOW = (CPU, DISK)
-TIER_NAMES = ("the GPU", "the CPU tier", "disk")
-# Why room has to be made, in words.
-WHY_ROOM = {
-    GPU: "sequences need GPU frames",
-    CPU: "a sequence is swapped out, or blocks from disk pass through on their way up",
-    DISK: "blocks are written",
-}
-WHY_BACKGROUND = "cached blocks get a copy here"
 
 
 class Memory:
@@ -68,104 +58,6 @@ class Memory:
         self.blocks_shed = [0 for _ in Tier]
         # Whether the event that is being handled may have left GPU frames behind that others can have.
         self.room_was_made = False
-
-    # ------------------------------------------------------------------ taking frames
-
-    def grant(
-        self, held: Rows, fresh: int, spare: int = 0, domains: Sequence[tuple[DomainId, int]] = ()
-    ) -> Rows | None:
-        """Holds the blocks `held` on the GPU and gives `fresh` new ones, all or nothing.
-
-        Held blocks without a GPU frame get one, to be filled. `spare` more frames must be left
-        over for those who stand ahead in the queue. `domains`: whose the new blocks are, with how many of
-        each; only where tenants share, and for several at once there are only frames that are free: from
-        whom room is taken depends on who wants it. Returns the new blocks, or None.
-        """
-        domain = domains[0][0] if domains else NOBODY
-        is_one = not domains or self.shares.are_ones(domains)
-        if not is_one and self.pools[GPU].free_count < held.size + fresh + spare:
-            return None
-        if not held.size:
-            return self._take_fresh(fresh, domains) if self.make_room(GPU, fresh, spare, domain) else None
-        blocks = self.blocks
-        blocks.hold(held)
-        lacking = held[blocks.frame[GPU][held] == NO_FRAME]
-        if lacking.size:
-            lacking = blocks.distinct(lacking)
-        if not self.make_room(GPU, lacking.size + fresh, spare, domain, held=held):
-            blocks.unhold(held)
-            return None
-        self.eviction.forget(GPU, held)
-        if lacking.size:
-            self.replicas.add(GPU, lacking)
-        return self._take_fresh(fresh, domains)
-
-    def _take_fresh(self, count: int, domains: Sequence[tuple[DomainId, int]]) -> Rows:
-        """New blocks with one reference and a frame each. There is room."""
-        if not count:
-            return NO_ROWS
-        blocks = self.blocks
-        rows = blocks.take_rows(count)
-        blocks.frame[GPU][rows] = self.pools[GPU].take(rows)
-        blocks.valid[GPU][rows] = True
-        blocks.hold_first(rows)
-        if self.shares.are_shared:
-            blocks.domain[rows] = np.repeat(*np.array(domains, np.int64).T)
-            self.shares.count(GPU, rows, 1)
-        return rows
-
-    def make_room(
-        self,
-        tier: Tier,
-        count: int,
-        spare: int = 0,
-        domain: DomainId = NOBODY,
-        *,
-        in_background: bool = False,
-        in_share: bool = False,
-        held: Rows = NO_ROWS,
-    ) -> bool:
-        """Sees to `count` free frames, with `spare` more that are free or could be. All or nothing.
-
-        For one tenant's `domain` nothing is taken that is another's by its share: in the background never,
-        nor with `in_share`; else where nothing less would do. What is spared is said in `Room.find`.
-        """
-        free = self.pools[tier].free_count
-        if free >= count + spare:
-            return True
-        wanted, taken = count + spare - free, max(0, count - free)
-        search = Search(tier, wanted, taken, domain, in_background, in_share, held.tobytes())
-        if self.lacking.knows(search):
-            return False
-        victims = self.room.find(search)
-        if len(victims) < wanted:
-            if tier is GPU and not in_background and self.forget(self.room.stuck()).size:
-                return self.make_room(tier, count, spare, domain, held=held)
-            self.lacking.note(search, len(victims))
-            return False
-        if taken:
-            self._evict_for(wanted, tier, victims[:taken], in_background=in_background)
-        return True
-
-    def _evict_for(self, wanted: int, tier: Tier, rows: Rows, *, in_background: bool) -> None:
-        """And remembers why, for who asks."""
-        owners, free = self.blocks.owner[rows[:OWNERS_MAX]], self.pools[tier].free_count
-        self.ghosts.note(tier, rows)
-        lost = self.evict(tier, rows)
-        self.decisions.note_lot(
-            "evict",
-            f"from {TIER_NAMES[tier]} by {type(self.eviction).__name__}",
-            WHY_BACKGROUND if in_background else WHY_ROOM[tier],
-            owners,
-            (
-                ("blocks", float(rows.size)),
-                ("blocks_lost", float(lost)),
-                ("frames_free", float(free)),
-                ("frames_lacking", float(wanted)),
-            ),
-        )
-
-    # ----------------------------------------------------------------- giving them back
 
     def release(self, rows: Rows, *, distinct: bool = False) -> None:
         """References in limbo end, heads of chains named before their tails.

@@ -55,7 +55,7 @@ class Outgoing:
         return Effects(
             answer=answer,
             transfers=transfers,
-            raised=self._links.take_raised(),
+            raised=self._links.transfers.take_raised(),
             deletes=(DiskDelete(keys=tuple(deleted)),) if deleted else (),
             wake=tuple(news.woken),
             admitted=admitted,

@@ -9,11 +9,12 @@ import numpy as np
 
 from kvstore.core.blocks import NO_ROWS
 from kvstore.core.config import StoreConfig
-from kvstore.core.links import Links, Moved
+from kvstore.core.links import Links
 from kvstore.core.memory import Memory
 from kvstore.core.sequences import Sequence
 from kvstore.core.swaps_in import SwapsIn
 from kvstore.core.swaps_out import SwapsOut
+from kvstore.core.transfers import Moved
 from kvstore.core.tree import with_descendants
 from kvstore.core.types import COPY, GPU, LOAD, READ, SWAPPING_IN, SWAPPING_OUT, WRITE, Rows, Tier
 from kvstore.core.waiting import Waiting

@@ -8,6 +8,7 @@ import numpy as np
 
 from kvstore.core.blocks import NO_FRAME, Blocks, empty_table
 from kvstore.core.config import StoreConfig
+from kvstore.core.frames import make_room
 from kvstore.core.links import Links
 from kvstore.core.memory import Memory
 from kvstore.core.sequences import Move, Sequence
@@ -47,7 +48,7 @@ class SwapsOut:
         lacking = rows[~below & (blocks.frame[CPU][rows] == NO_FRAME)]
         blocks.claim(rows)
         spare = self._config.cpu_frames_reserved
-        if not memory.make_room(CPU, lacking.size, spare, sequence.domain, in_share=True):
+        if not make_room(memory, CPU, lacking.size, spare, sequence.domain, in_share=True):
             blocks.unclaim(rows)
             return False
         memory.replicas.add(CPU, lacking)

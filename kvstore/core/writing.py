@@ -37,7 +37,7 @@ class Writing:
         """Time has passed."""
         if not self._config.disk_frames or time < self._next_look:
             return
-        failures = min(self._links.writes_failed_in_a_row, DOUBLINGS_MAX)
+        failures = min(self._links.transfers.writes_failed_in_a_row, DOUBLINGS_MAX)
         self._next_look = time + INTERVAL_SECONDS * 2**failures
         rows = self._memory.pools[CPU].owned()
         lacking = rows[self._lacking(CPU, rows)]

@@ -13,7 +13,6 @@ ends the process (SIGBUS). The bytes of blocks are not read so.
 
 import logging
 import os
-import shutil
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,33 +20,32 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from kvstore.core.errors import CheckFailed, ConfigInvalid, LayoutMismatch, check
+from kvstore.core.errors import ConfigInvalid, check
 from kvstore.core.stored import StoredBlocks
 from kvstore.core.types import SessionName, StoredKey, StoredSession
-from kvstore.tiers.disk_cap import CAP_BYTES_MIN, blocks_max, index_bytes, segment_slots, slot_count
-from kvstore.tiers.disk_environment import WIPE, disk_invalid
+from kvstore.tiers.disk_cap import CAP_BYTES_MIN, index_bytes
+from kvstore.tiers.disk_environment import disk_invalid
 from kvstore.tiers.disk_folder import claim_folder, size_of, warn_of_space
-from kvstore.tiers.disk_format import Geometry, block_name
+from kvstore.tiers.disk_format import block_name
 from kvstore.tiers.disk_health import DiskCounts, WriteHealth
 from kvstore.tiers.disk_io import IoKind, IoThreads
+from kvstore.tiers.disk_layout import Layout
 from kvstore.tiers.disk_notes import DiskNotes
-from kvstore.tiers.disk_order import keys_in_order
-from kvstore.tiers.disk_pieces import Part
 from kvstore.tiers.disk_reading import ReadOutcome, ignore
 from kvstore.tiers.disk_scrub import Scrub
-from kvstore.tiers.disk_storage import DiskWriteFailed, Storage, at_once, remove_segments
+from kvstore.tiers.disk_storage import DiskWriteFailed, at_once
 from kvstore.tiers.disk_table import BlockTable, DiskFault
 from kvstore.tiers.disk_tickets import Ticket, Tickets
 from kvstore.tiers.disk_writing import Pace
 from kvstore.tiers.files import DirectFiles, Files
 from kvstore.tiers.names import Names
-from kvstore.tiers.pool import frame_stride_bytes
 
 __all__ = ["CAP_BYTES_MIN", "DiskCounts", "DiskTier", "DiskWriteFailed", "ReadOutcome"]
 
 log = logging.getLogger(__name__)
 
 DEADLINE_SECONDS = 10.0
+CLOSE_SECONDS = 1.0
 
 
 class DiskTier:
@@ -67,13 +65,7 @@ class DiskTier:
         self.folder = folder
         self.counts = DiskCounts()
         self._claim = claim
-        # Whoever asks for more than there is gets all there is, and no tables for more.
-        self._cap_bytes = min(cap_bytes, max(CAP_BYTES_MIN, shutil.disk_usage(folder).total))
-        self._files = files
-        self._wipe_incompatible = wipe_incompatible
         self._health = WriteHealth(clock)
-        self._block_bytes = 0
-        self._storage: Storage | None = None
         self._scrub: Scrub | None = None
         self.tickets = Tickets()
         self._table = BlockTable(folder, index_bytes(0))
@@ -82,16 +74,23 @@ class DiskTier:
         try:
             rows = self._table.read_names()
             self.names = Names(rows)
-            self._names_saved = len(rows)
-            geometry = self._table.read_geometry()
-            if geometry is None:
-                remove_segments(folder, files)
-            else:
-                self._set_up(geometry, is_new=False)
             warn_of_space(folder, cap_bytes)
+            self._layout = Layout(
+                folder,
+                self._table,
+                files,
+                self._threads,
+                self.names,
+                cap_bytes,
+                self.counts,
+                self._health,
+                names_saved=len(rows),
+                wipe_incompatible=wipe_incompatible,
+            )
         except BaseException:
-            self._claim = -1  # Whoever opened it closes it.
-            self.close()
+            # Whoever opened it gives the claim up.
+            if self._threads.close(CLOSE_SECONDS):
+                self._table.close()
             raise
 
     @classmethod
@@ -138,7 +137,8 @@ class DiskTier:
     @property
     def held_blocks(self) -> int:
         """Blocks of all sizes."""
-        return self._storage.space.block_count if self._storage is not None else 0
+        storage = self._layout.storage
+        return storage.space.block_count if storage is not None else 0
 
     @property
     def held_bytes(self) -> int:
@@ -164,41 +164,17 @@ class DiskTier:
     def capacity_blocks(self, block_bytes: int, ranks: int) -> int:
         """How many blocks of this layout there may be at once, `block_bytes` on each rank, beside those of
         other sizes. LayoutMismatch where the folder was laid out for slots of another size."""
-        storage, geometry = self._storage, self._geometry_for(block_bytes, ranks)
-        if storage is None or not storage.geometry.fits(geometry):
-            if storage is not None and not self._wipe_incompatible:
-                there = storage.geometry
-                raise LayoutMismatch(
-                    f"{self.folder} holds blocks of {there.ranks} x {there.stride_bytes} bytes, padded",
-                    field="layout.ranks x layout.block_bytes",
-                    value=f"{ranks} x {block_bytes}",
-                    remedy=WIPE,
-                )
-            return blocks_max(slot_count(self._cap_bytes, geometry.slot_bytes, geometry.segment_slots))
-        own = self.names.namespaces_of_size(block_bytes * ranks)
-        others = storage.space.block_count - storage.space.blocks_of(own)
-        if others:
-            log.warning("%s: blocks of other sizes hold %d of its slots", self.folder, others)
-        return max(0, storage.space.capacity - others)
+        return self._layout.capacity_blocks(block_bytes, ranks)
 
     def would_wipe(self, block_bytes: int, ranks: int) -> bool:
         """Whether `lay_out` would delete all that is there."""
-        is_other = self._storage is not None and not self._storage.geometry.fits(
-            self._geometry_for(block_bytes, ranks)
-        )
-        return is_other and self._wipe_incompatible
+        return self._layout.would_wipe(block_bytes, ranks)
 
     def lay_out(self, block_bytes: int, ranks: int) -> None:
         """Before the first block is written or read, and before any other thread calls: once for the blocks
         of one layout. A folder of another is refused as by `capacity_blocks`, or emptied: then its namespaces
         are forgotten too, so that their fingerprints may come with other sizes."""
-        self.capacity_blocks(block_bytes, ranks)
-        geometry = self._geometry_for(block_bytes, ranks)
-        if self._storage is not None and not self._storage.geometry.fits(geometry):
-            self._wipe(self._storage)
-        if self._storage is None:
-            self._set_up(geometry, is_new=True)
-        self._block_bytes = block_bytes
+        self._layout.lay_out(block_bytes, ranks)
 
     def found(self, block_bytes_all_ranks: int) -> StoredBlocks:
         """The blocks of this size: each after its parent, the least recent chains first.
@@ -206,22 +182,14 @@ class DiskTier:
         Deletes what can't be reached because a block that it hangs on is missing. None where the
         index can't be read: then nothing more is written, for a damaged tree isn't worth adding to.
         """
-        storage = self._laid_out()
         try:
-            stock = storage.stock or storage.take_stock()
+            return self._layout.laid_out().found(self.names.namespaces_of_size(block_bytes_all_ranks))
         except DiskFault as error:
             self.counts.read_errors += 1
             fault = f"{type(error).__name__}: {error}"
             self._health.failed_for_good(f"damaged, stop and try `kvstore verify --repair`: {fault}")
             log.error("%s: nothing is written any more: %s", self.folder, self.degraded_reason)
             return StoredBlocks.of(())
-        storage.stock = None
-        is_own = np.isin(stock.blocks.namespace, list(self.names.namespaces_of_size(block_bytes_all_ranks)))
-        stock = stock if is_own.all() else stock.take(is_own)
-        keys, orphans = keys_in_order(stock.blocks, stock.recent_ns)
-        self.counts.orphans += len(orphans)
-        storage.deleter.delete(orphans)
-        return keys
 
     # --- Blocks.
 
@@ -246,15 +214,9 @@ class DiskTier:
             with self.tickets.take() as own:
                 self.write(keys, payloads, pace=pace, ticket=own)
             return
-        storage = self._laid_out()
-        check(len(keys) == len(payloads), f"{len(keys)} keys for {len(payloads)} blocks")
-        batch: dict[bytes, tuple[StoredKey, list[Part]]] = {}
-        for key, parts in zip(keys, payloads, strict=True):
-            arrays = [np.frombuffer(part, np.uint8) for part in parts]
-            self._check_parts(storage, arrays)
-            batch[block_name(key)] = key, arrays
-        if batch:
-            storage.write(batch, self._block_bytes, pace, ticket)
+        storage = self._layout.laid_out()
+        if batch := self._layout.batch_of(keys, payloads):
+            storage.write(batch, self._layout.block_bytes, pace, ticket)
 
     def read(
         self,
@@ -269,42 +231,42 @@ class DiskTier:
         A block that is wrong is deleted, so that it can be stored again. For each that is LATE, `returned`
         is told its position, from another thread, when the device can't write to its frame any more.
         """
-        storage = self._laid_out()
+        storage = self._layout.laid_out()
         check(len(keys) == len(outs), f"{len(keys)} blocks for {len(outs)} frames")
         for parts in outs:
-            self._check_parts(storage, parts)
-        return storage.read([block_name(key) for key in keys], outs, self._block_bytes, pace, returned)
+            self._layout.check_parts(parts)
+        return storage.read([block_name(key) for key in keys], outs, self._layout.block_bytes, pace, returned)
 
     def delete(self, keys: Sequence[StoredKey]) -> None:
         """Forgets blocks; those that aren't there are passed over. What fails is tried again later."""
-        storage = self._laid_out()
+        storage = self._layout.laid_out()
         storage.stock = None
         storage.deleter.delete([block_name(key) for key in keys])
 
     def settle(self) -> bool:
         """Tries once more what could not be deleted or forgotten. True: all that was asked for before is off
         the disk, durably, and nothing that was given up as late can bring it back."""
-        return self._laid_out().settle()
+        return self._layout.laid_out().settle()
 
     def note_uses(self, keys: Sequence[StoredKey]) -> None:
         """That these blocks were of use just now, for the order in which a restart tells of them."""
-        self._laid_out().note_uses([block_name(key) for key in keys])
+        self._layout.laid_out().note_uses([block_name(key) for key in keys])
 
     # --- Sessions.
 
     def sessions(self) -> list[StoredSession]:
         """As they were found at the start, the least recently kept first, of namespaces of all sizes. Each
         has a block left at least."""
-        return self._laid_out().sessions.found
+        return self._layout.laid_out().sessions.found
 
     def keep_sessions(self, sessions: Sequence[StoredSession]) -> None:
         """Durably when it returns, but where the tier is degraded: then with the next write that succeeds."""
-        self._laid_out().sessions.keep(sessions)
+        self._layout.laid_out().sessions.keep(sessions)
 
     def forget_sessions(self, names: Sequence[SessionName]) -> None:
-        self._laid_out().sessions.forget(names)
+        self._layout.laid_out().sessions.forget(names)
 
-    def close(self, seconds: float = 1.0) -> bool:
+    def close(self, seconds: float = CLOSE_SECONDS) -> bool:
         """Only when no thread is in a call. False where an I/O never came back: then what it may touch, the
         index and the segments, stays open for as long as the process lives, and the folder locked."""
         end = time.monotonic() + seconds
@@ -313,8 +275,8 @@ class DiskTier:
             return False
         if not self._threads.close(max(0.0, end - time.monotonic())):
             return False
-        if self._storage is not None:
-            self._storage.space.close()
+        if self._layout.storage is not None:
+            self._layout.storage.space.close()
         self._table.close()
         if self._claim >= 0:
             os.close(self._claim)
@@ -326,52 +288,6 @@ class DiskTier:
     ) -> None:
         """Has a thread look at all blocks, again and again with a pause between, at a low rate. `lost` is
         called from it with blocks that it found wrong and so deleted; parent and writer aren't told."""
-        storage = self._laid_out()
+        storage = self._layout.laid_out()
         check(self._scrub is None, "a second scrub")
         self._scrub = Scrub(storage, self._health, lost, bytes_a_second, pause_seconds)
-
-    # --- Within.
-
-    def _laid_out(self) -> Storage:
-        if self._storage is None or not self._block_bytes:
-            raise CheckFailed("the disk tier has no layout yet")
-        return self._storage
-
-    def _geometry_for(self, block_bytes: int, ranks: int) -> Geometry:
-        """What a new folder would get."""
-        stride = frame_stride_bytes(block_bytes)
-        slots = segment_slots(self._cap_bytes, stride * ranks)
-        return Geometry(stride_bytes=stride, ranks=ranks, segment_slots=slots)
-
-    def _check_parts(self, storage: Storage, parts: Sequence[Part]) -> None:
-        geometry, sizes = storage.geometry, {part.nbytes for part in parts}
-        good = len(parts) == geometry.ranks and sizes <= {self._block_bytes, geometry.stride_bytes}
-        check(good, f"a block of {len(parts)} parts of {sizes} bytes, where {geometry} is")
-
-    def _set_up(self, geometry: Geometry, *, is_new: bool) -> None:
-        self._storage = Storage(
-            self.folder,
-            self._table,
-            self._files,
-            self._threads,
-            self.names,
-            geometry,
-            self._cap_bytes,
-            self.counts,
-            self._health,
-            names_saved=self._names_saved,
-            is_new=is_new,
-        )
-
-    def _wipe(self, storage: Storage) -> None:
-        """Its blocks first: without them no segment is missed."""
-        log.warning("%s: %d blocks of another layout are deleted", self.folder, storage.space.block_count)
-        # Also where this fails it may be durable: then the next write saves all of them.
-        saved = storage.writer.names_saved
-        storage.writer.save_anew()
-        self._table.clear()
-        self.names.forget_namespaces(saved)
-        self._names_saved = 0
-        storage.space.close()
-        self._storage = None
-        remove_segments(self.folder, self._files)

@@ -2,18 +2,20 @@
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
+from kvstore.core.stored import StoredBlocks
 from kvstore.core.types import StoredKey
 from kvstore.tiers.disk_cap import blocks_max, index_bytes, slot_count
 from kvstore.tiers.disk_deleting import Deleter, commit
 from kvstore.tiers.disk_format import Geometry, key_of_name, segment_name
 from kvstore.tiers.disk_health import DiskCounts, WriteHealth
 from kvstore.tiers.disk_io import IoKind, IoThreads
+from kvstore.tiers.disk_order import keys_in_order
 from kvstore.tiers.disk_pieces import Part
 from kvstore.tiers.disk_reading import BlockReader, ReadFault, ReadOutcome, Verdict
 from kvstore.tiers.disk_sessions import Sessions
@@ -115,9 +117,18 @@ class Storage:
         self.reader = BlockReader(table, threads, self.space)
         self._threads = threads
 
-    def take_stock(self) -> Stock:
-        """Anew, as it stands now. DiskFault where the index can't be read."""
-        return take_stock(self.folder, self._table, self.geometry, segments_in(self.folder), self._counts)
+    def found(self, namespaces: Collection[int]) -> StoredBlocks:
+        """Blocks of these, as `DiskTier.found`. DiskFault where the index can't be read."""
+        stock = self.stock or take_stock(
+            self.folder, self._table, self.geometry, segments_in(self.folder), self._counts
+        )
+        self.stock = None
+        is_own = np.isin(stock.blocks.namespace, list(namespaces))
+        stock = stock if is_own.all() else stock.take(is_own)
+        keys, orphans = keys_in_order(stock.blocks, stock.recent_ns)
+        self._counts.orphans += len(orphans)
+        self.deleter.delete(orphans)
+        return keys
 
     def write(self, batch: Batch, block_bytes: int, pace: Pace, ticket: Ticket) -> None:
         """All of it, durably, or DiskWriteFailed."""

@@ -2,6 +2,7 @@
 
 import pytest
 
+from kvstore.core.frames import make_room
 from kvstore.core.operations import AllocateResult
 from kvstore.core.types import Outcome, Retention, SequenceState, Tier
 from tests.core.caller import Caller, moves
@@ -192,7 +193,7 @@ def disk_only(**sizes: int) -> Caller:
     caller.world.drain()
     fill_gpu(caller)
     memory = caller.world.store.memory
-    assert memory.make_room(Tier.CPU, memory.pools[Tier.CPU].frame_count)
+    assert make_room(memory, Tier.CPU, memory.pools[Tier.CPU].frame_count)
     assert caller.lookup(KEYS).blocks_by_tier == (0, 0, 4)
     return caller
 

@@ -84,7 +84,7 @@ def test_after_a_failure_nothing_is_begun_before_the_others_have_ended() -> None
     assert third.failed
     assert len(caller.world.shadow.disk) == 0
     # One failure, told once: the next look comes after the time for one.
-    assert caller.world.store.links.writes_failed_in_a_row == 1
+    assert caller.world.store.links.transfers.writes_failed_in_a_row == 1
     for _ in range(50):
         caller.world.tick()
         caller.world.drain()

@@ -82,7 +82,7 @@ def check_space(tier: DiskTier) -> None:
     for slot, count in Counter(slots).items():
         if count > 1:
             raise Broken(f"{count} blocks in slot {slot}")
-    space = tier._storage.space if tier._storage is not None else None
+    space = tier._layout.storage.space if tier._layout.storage is not None else None
     if space is None:
         if slots:
             raise Broken(f"{len(slots)} blocks in a folder without a layout")

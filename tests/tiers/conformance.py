@@ -147,7 +147,7 @@ class BlockTierSuite:
                 assert folder_bytes(folder) <= CAP
             self.heal()
             # A few slots are spare, so that a batch has a choice.
-            spare = tier._storage.space.free_count if tier._storage is not None else 0
+            spare = tier._layout.storage.space.free_count if tier._layout.storage is not None else 0
             assert spare <= capacity // 16
             kept |= self.written(tier, sizes, dict.fromkeys(range(capacity, capacity + spare), 1))
             self.heal()

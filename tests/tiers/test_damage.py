@@ -42,8 +42,8 @@ def whole(
 
 def places_of(tier: DiskTier, blocks: dict[int, int]) -> dict[int, tuple[str, int]]:
     """File and offset of each block."""
-    assert tier._storage is not None
-    geometry = tier._storage.geometry
+    assert tier._layout.storage is not None
+    geometry = tier._layout.storage.geometry
     found = tier._table.read_index()[0]
     keys = {key.key: number for number in blocks for key in [stored_key(number)]}
     return {

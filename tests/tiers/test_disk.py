@@ -179,17 +179,17 @@ def test_a_transaction_that_fails_leaves_nothing_and_its_slots_come_back(disk, m
         raise lmdb.DiskError("No space left on device")
 
     write(disk, [stored(50)])
-    free = disk._storage.space.free_count
+    free = disk._layout.storage.space.free_count
     monkeypatch.setattr(disk._table, "put", fails)
     with pytest.raises(DiskWriteFailed, match="No space left"):
         write(disk, chain(3))
     monkeypatch.undo()
     assert disk.degraded
     assert [read(disk, key) for key in chain(3)] == [None] * 3
-    assert disk._storage.space.free_count == free - 3, "it may be durable all the same"
+    assert disk._layout.storage.space.free_count == free - 3, "it may be durable all the same"
     disk.delete([])
     disk.delete([stored(99)])
-    assert disk._storage.space.free_count == free
+    assert disk._layout.storage.space.free_count == free
     with closing(reopen(disk)) as again:
         assert again.found(BLOCK) == [stored(50)]
 

@@ -290,13 +290,13 @@ def test_where_all_threads_hang_nobody_waits_again(hanging):
 def test_a_late_write_fails_and_its_slots_stay_taken_until_it_returns(hanging, clock, kind):
     tier, files = hanging
     write(tier, [stored(50)], SIZE)
-    free = tier._storage.space.free_count
+    free = tier._layout.storage.space.free_count
     files.kind = kind
     with pytest.raises(DiskWriteFailed, match="not returned"):
         write(tier, chain(2), SIZE)
     assert tier.degraded
     assert read(tier, stored(50), SIZE) is not None
-    assert tier._storage.space.free_count == (free - 2 if kind == "write" else free)
+    assert tier._layout.storage.space.free_count == (free - 2 if kind == "write" else free)
     files.go.set()
     while tier.late_count:
         time.sleep(0.001)

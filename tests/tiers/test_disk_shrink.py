@@ -275,7 +275,7 @@ def test_moves_of_which_nothing_is_known_leave_both_places_alone(tmp_path, monke
 
 def check_space_of_those_that_fit(tier) -> None:
     """As `check_space`, where entries stand behind the cap."""
-    space = tier._storage.space
+    space = tier._layout.storage.space
     slots = slots_in_index(tier)
     places = [segment * space.geometry.segment_slots + slot for segment, slot in slots]
     assert len(slots) == len(set(slots)) == tier.held_blocks

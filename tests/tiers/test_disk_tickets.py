@@ -223,7 +223,7 @@ def test_what_is_written_again_is_not_deleted_by_a_debt_that_is_just_being_paid(
     entered, gate, real = threading.Event(), threading.Event(), BlockTable.remove
     tier = open_tier(tmp_path, CAP, SIZE)
     write(tier, chain(2), SIZE)
-    deleter = tier._laid_out().deleter
+    deleter = tier._layout.laid_out().deleter
 
     def remove(table, names):
         entered.set()
@@ -247,7 +247,7 @@ def test_what_is_written_again_is_not_deleted_by_a_debt_that_is_just_being_paid(
 
 
 def free_slots(tier: DiskTier) -> int:
-    return tier._laid_out().space.free_count
+    return tier._layout.laid_out().space.free_count
 
 
 def until(holds) -> bool:

@@ -105,9 +105,9 @@ def test_case_5_12_no_space_for_the_index_degrades_and_serves(tmp_path: Path) ->
 def test_case_5_14_a_full_tier_still_deletes(tmp_path: Path) -> None:
     """Slots all taken, and the index at the end of its map: what is deleted makes room, at once or soon."""
     with closing(open_tier(tmp_path / "disk", SIZES, clock=Clock())) as tier:
-        assert tier._storage is not None
+        assert tier._layout.storage is not None
         # All slots, also the spare ones that no block is meant for.
-        capacity = tier._storage.space.slot_count
+        capacity = tier._layout.storage.space.slot_count
         assert capacity > tier.capacity_blocks(SIZES.block_bytes, SIZES.ranks)
         kept: dict[int, int] = {}
         for first in range(0, capacity, 10):
