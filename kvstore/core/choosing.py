@@ -153,6 +153,7 @@ class Choosing:
         if lacking.size:
             self._shed(lacking, for_good=not fitting.size and not blocks.pins[DISK].any())
             self._memory.decisions.note_lot(
+                self._memory.now,
                 "admit",
                 "shed",
                 "no room on disk: all that is there is in use, hung on, or another tenant's share",

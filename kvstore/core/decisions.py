@@ -47,8 +47,6 @@ class _Note(Struct):
 
 class Decisions:
     def __init__(self) -> None:
-        # Of the event that is being handled.
-        self.now = 0.0
         # Where sessions are looked for: every domain that had a sequence.
         self.domains: set[DomainId] = set()
         self._notes: dict[str, deque[_Note]] = {kind: deque(maxlen=KEPT_MAX) for kind in KINDS}
@@ -59,10 +57,16 @@ class Decisions:
         self._notes[decision.kind].append(_Note(self._last_number, decision, owners))
 
     def note_lot(
-        self, kind: str, chosen: str, reason: str, owners: NDArray[np.int64], inputs: Figures
+        self,
+        time: float,
+        kind: str,
+        chosen: str,
+        reason: str,
+        owners: NDArray[np.int64],
+        inputs: Figures,
     ) -> None:
         """`owners`: of its first blocks, `OWNERS_MAX` at the most."""
-        self.note(Decision(time=self.now, kind=kind, chosen=chosen, reason=reason, inputs=inputs), owners)
+        self.note(Decision(time=time, kind=kind, chosen=chosen, reason=reason, inputs=inputs), owners)
 
     def forget(self, session: str) -> None:
         """Nothing is to be told of this session any more; without a name, of none."""

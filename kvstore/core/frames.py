@@ -108,6 +108,7 @@ def _evict_for(memory: Memory, wanted: int, tier: Tier, rows: Rows, *, in_backgr
     memory.ghosts.note(tier, rows)
     lost = memory.evict(tier, rows)
     memory.decisions.note_lot(
+        memory.now,
         "evict",
         f"from {TIER_NAMES[tier]} by {type(memory.eviction).__name__}",
         WHY_BACKGROUND if in_background else WHY_ROOM[tier],

@@ -266,7 +266,7 @@ class Granting:
         if self._config.disk_frames:
             self._memory.recency.note(rows)
         if self._memory.retained.has_any:
-            self._memory.retained.renew(rows)
+            self._memory.retained.renew(rows, self._memory.now)
         others = blocks.owner[rows] != owners
         if np.count_nonzero(others):
             blocks.shared[rows[others]] = True

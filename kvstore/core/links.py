@@ -81,6 +81,7 @@ class Links:
         """For who asks why something is on disk, or isn't."""
         waiting = float(len(self._copies.rows) + len(self._writes.rows))
         self._memory.decisions.note_lot(
+            self._memory.now,
             "admit",
             "written to disk" if taken == rows.size else "shed",
             "kept beyond the memory tiers"

@@ -30,8 +30,6 @@ class Retained:
         self._priority = np.empty(0, np.int32)
         self.has_any = False
         self._next_look = 0.0
-        # Of the event that is being handled.
-        self.now = 0.0
 
     def count_of(self, tenant: TenantId) -> int:
         """Blocks that this tenant has retained."""
@@ -48,7 +46,7 @@ class Retained:
         retained: NDArray[np.bool_] = self._until[rows] > 0
         return retained
 
-    def keep(self, rows: Rows, seconds: float, priority: int) -> None:
+    def keep(self, rows: Rows, seconds: float, priority: int, now: float) -> None:
         """Leading blocks of a chain. What is retained for longer or with more priority stays so."""
         if not rows.size:
             return
@@ -59,22 +57,22 @@ class Retained:
         known = self.is_retained(rows)
         self._priority[rows] = np.where(known, np.maximum(self._priority[rows], priority), priority)
         self._seconds[rows] = np.maximum(self._seconds[rows], seconds)
-        self._until[rows] = np.maximum(self._until[rows], self.now + self._seconds[rows])
+        self._until[rows] = np.maximum(self._until[rows], now + self._seconds[rows])
         self.has_any = True
         tails_first = rows[::-1]
         self._eviction.favour(tails_first, self._priority[tails_first])
 
-    def renew(self, rows: Rows) -> None:
+    def renew(self, rows: Rows, now: float) -> None:
         """These were hit."""
         rows = rows[self.is_retained(rows)]
         if rows.size:
-            self._until[rows] = np.maximum(self._until[rows], self.now + self._seconds[rows])
+            self._until[rows] = np.maximum(self._until[rows], now + self._seconds[rows])
 
-    def expire(self) -> None:
-        if self.now < self._next_look:
+    def expire(self, now: float) -> None:
+        if now < self._next_look:
             return
-        self._next_look = self.now + INTERVAL_SECONDS
-        rows = np.flatnonzero((self._until > 0) & (self._until <= self.now))
+        self._next_look = now + INTERVAL_SECONDS
+        rows = np.flatnonzero((self._until > 0) & (self._until <= now))
         self.drop(rows[np.argsort(-self._blocks.depth[rows], kind="stable")])
 
     def drop(self, rows: Rows) -> None:

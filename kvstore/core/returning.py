@@ -57,7 +57,7 @@ class Returning:
         runs: list[TierRun] = list(zip(map(Tier, tiers[begins].tolist()), counts.tolist(), strict=True))
         return self._policy.load(
             Restore(
-                time=self._memory.decisions.now,
+                time=self._memory.now,
                 tokens=tokens,
                 block_tokens=self._config.block_tokens,
                 runs=tuple(runs),
@@ -72,7 +72,7 @@ class Returning:
         self.loads_cut += not verdict.keeps
         self._memory.decisions.note(
             Decision(
-                time=self._memory.decisions.now,
+                time=self._memory.now,
                 kind="restore",
                 chosen="load all" if verdict.keeps else "load the head, compute the rest",
                 other="load less" if verdict.keeps else "load more or less",

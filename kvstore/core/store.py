@@ -145,7 +145,7 @@ class Store:
         """Applies one event. Raises `KVStoreError`, nothing changed, or `CheckFailed`: a bug."""
         self._news.woken = {}
         self.memory.room_was_made = False
-        self.memory.now = self.memory.retained.now = self.memory.decisions.now = event.time
+        self.memory.now = event.time
         effects = self._outgoing.take(self._apply(event), event.time)
         if self.memory.ghosts.evicted:
             self.memory.ghosts.settle()
@@ -249,7 +249,7 @@ class Store:
             self._news.engine_gone(engine.id)
         self.links.resume()
         if self.memory.retained.has_any:
-            self.memory.retained.expire()
+            self.memory.retained.expire(event.time)
         if not self.forgetting.is_idle:
             self.forgetting.tick(event.time)
         if self.config.disk_frames:

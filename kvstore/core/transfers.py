@@ -85,7 +85,7 @@ class Transfers:
 
     def busy_share(self, link: Link) -> float:
         """For which part of the last second it has worked for somebody who waits."""
-        return self._busy[link].at(self._memory.decisions.now)
+        return self._busy[link].at(self._memory.now)
 
     def begin(self, lane: Lane, rows: Rows, urgency: Urgency) -> Transfer:
         source, target = lane.link
@@ -110,7 +110,7 @@ class Transfers:
 
     def _note_busy(self, lane: Lane) -> None:
         if lane.urgency is FOREGROUND.get(lane.link):
-            self._busy[lane.link].set(lane.under_way > 0, self._memory.decisions.now)
+            self._busy[lane.link].set(lane.under_way > 0, self._memory.now)
 
     def hurry(self, rows: Collection[int]) -> None:
         """What brings one of these, and nobody waited for, is not to stand behind what came later."""
