@@ -105,7 +105,7 @@ def make_room(
 def _evict_for(memory: Memory, wanted: int, tier: Tier, rows: Rows, *, in_background: bool) -> None:
     """And remembers why, for who asks."""
     owners, free = memory.blocks.owner[rows[:OWNERS_MAX]], memory.pools[tier].free_count
-    memory.ghosts.note(tier, rows)
+    memory.regret.note(tier, rows)
     lost = memory.evict(tier, rows)
     memory.decisions.note_lot(
         memory.now,

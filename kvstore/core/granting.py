@@ -244,7 +244,7 @@ class Granting:
         tier_blocks = gpu // size, cpu // size, disk // size
         queried = min(len(sequence.keys), (sequence.token_count - 1) // size)
         self.admitted.append(Admitted(sequence=sequence.id, blocks_queried=queried, tier_blocks=tier_blocks))
-        self._memory.ghosts.count(sequence.domain, sequence.keys, sum(tier_blocks), queried)
+        self._memory.regret.count(sequence.domain, sequence.keys, sum(tier_blocks), queried)
 
     def _grow(self, asked: Asked, sequence: Sequence, fresh: "array[int]", tails: Tails) -> None:
         if sequence.forked:

@@ -48,7 +48,7 @@ def check_invariants(store: Store) -> None:
     _check_eviction_order(store)
     _check_lanes(store)
     _check_lacking(store)
-    store.memory.ghosts.check_bounds()
+    store.memory.regret.check_bounds()
 
 
 def found_by_tier(store: Store) -> set[Found]:

@@ -9,12 +9,12 @@ from kvstore.core.blocks import NO_FRAME, NO_ROW, Blocks, all_of
 from kvstore.core.config import StoreConfig
 from kvstore.core.decisions import Decisions
 from kvstore.core.errors import check
-from kvstore.core.ghosts import Ghosts
 from kvstore.core.lacking import Lacking
 from kvstore.core.pool import FramePool
 from kvstore.core.ports import EvictionPolicy
 from kvstore.core.prefix import PrefixIndex
 from kvstore.core.recency import Recency
+from kvstore.core.regret import Regret
 from kvstore.core.replicas import Replicas
 from kvstore.core.retained import Retained
 from kvstore.core.room import Room
@@ -44,8 +44,8 @@ class Memory:
         self.eviction = eviction
         eviction.begin(self.blocks.capacity)
         self.shares = Shares(config, self.blocks)
-        self.ghosts = Ghosts(self.blocks, sizes)
-        self.replicas = Replicas(self.blocks, self.pools, self.prefix, eviction, self.shares, self.ghosts)
+        self.regret = Regret(self.blocks, sizes)
+        self.replicas = Replicas(self.blocks, self.pools, self.prefix, eviction, self.shares, self.regret)
         self.lacking = Lacking(self.blocks, self.shares)
         self.room = Room(self.blocks, self.pools, eviction, self.shares)
         self.watermarks = WatermarkTable(config)

@@ -8,10 +8,10 @@ import numpy as np
 
 from kvstore.core.blocks import NO_FRAME, NO_OWNER, NO_ROW, Blocks
 from kvstore.core.errors import check
-from kvstore.core.ghosts import Ghosts
 from kvstore.core.pool import FramePool, Frames
 from kvstore.core.ports import EvictionPolicy
 from kvstore.core.prefix import PrefixIndex
+from kvstore.core.regret import Regret
 from kvstore.core.shares import Shares
 from kvstore.core.types import DISK, BlockKey, DomainId, Rows, StoredKey, Tier, WriterId, domain_parts
 
@@ -28,14 +28,14 @@ class Replicas:
         prefix: PrefixIndex,
         eviction: EvictionPolicy,
         shares: Shares,
-        ghosts: Ghosts,
+        regret: Regret,
     ) -> None:
         self._blocks = blocks
         self._pools = pools
         self._prefix = prefix
         self._eviction = eviction
         self._shares = shares
-        self._ghosts = ghosts
+        self._regret = regret
         # Blocks that have left the disk tier, to be told to the disk with the next effects.
         self.deleted: list[StoredKey] = []
 
@@ -47,7 +47,7 @@ class Replicas:
             self._shares.count(tier, rows, 1)
         indexed = rows[blocks.indexed[rows]]
         self._prefix.count_children(tier, indexed, 1)
-        self._ghosts.return_to(tier, indexed)
+        self._regret.return_to(tier, indexed)
 
     def drop(self, tier: Tier, rows: Rows) -> None:
         """Gives the frames of these blocks in the tier back."""

@@ -201,5 +201,5 @@ def _tier_usage(
         frames_limbo=int(np.count_nonzero(referred & ~blocks.held(rows))) if tier is GPU else 0,
         frames_idle=idle,
         blocks_shed=memory.blocks_shed[tier],
-        blocks_ghost_hit=memory.ghosts.blocks_hit[tier],
+        blocks_ghost_hit=memory.regret.blocks_hit[tier],
     )

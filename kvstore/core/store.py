@@ -147,8 +147,8 @@ class Store:
         self.memory.room_was_made = False
         self.memory.now = event.time
         effects = self._outgoing.take(self._apply(event), event.time)
-        if self.memory.ghosts.evicted:
-            self.memory.ghosts.settle()
+        if self.memory.regret.evicted:
+            self.memory.regret.settle()
         return effects
 
     def decisions(self, query: DecisionQuery) -> Iterator[tuple[int, Decision]]:

@@ -39,7 +39,7 @@ class TierUsage(Struct, frozen=True, kw_only=True, gc=False):
     frames_idle: int = 0
     # Not brought there, though it was wished for; on disk also: forgotten before they came there.
     blocks_shed: int = 0
-    # Asked for, nowhere to be found, and what a tier twice as large would have had (`ghosts.py`).
+    # Asked for, nowhere to be found, and what a tier twice as large would have had (`regret.py`).
     blocks_ghost_hit: int = 0
 
 

@@ -1,9 +1,9 @@
-"""Ghosts: names of blocks that a tier has evicted for room, as many as it has frames.
+"""Hits that were lost for want of room: what a tier twice as large would have had.
 
-A tier and its ghosts together are what one of twice the size would hold. So what a prompt asks for and
-nobody has, but a ghost remembers, are hits lost for want of room: they are counted by tier, and tell what
-more of it would give. Exact for one tier in which the least recently used goes. Where there are several,
-each is looked at as if it alone were larger.
+The names of blocks that a tier has evicted for room are its ghosts, as many as it has frames; it and they
+together are what a tier of twice the size would hold. So what a prompt asks for and nobody has, but a ghost
+remembers, is such a hit: counted by tier, they tell what more of it would give. Exact for one tier in which
+the least recently used goes. Where there are several, each is looked at as if it alone were larger.
 
 A ghost costs some 250 bytes, so of a large tier only a sample is remembered, picked by key, and each
 counts for all that it stands for. Of a key that two tenants or namespaces have lost the last one's ghost
@@ -21,7 +21,7 @@ from kvstore.core.blocks import Blocks
 from kvstore.core.errors import check
 from kvstore.core.types import BlockKey, DomainId, Rows, Tier
 
-__all__ = ["GHOSTS_MAX", "Ghosts"]
+__all__ = ["GHOSTS_MAX", "Regret"]
 
 # Of a tier. Two megabytes; and as few of what is evicted have to be noted, they cost next to nothing.
 GHOSTS_MAX = 8_192
@@ -29,7 +29,7 @@ GHOSTS_MAX = 8_192
 Named = dict[BlockKey, int]
 
 
-class Ghosts:
+class Regret:
     """Of all tiers. `blocks_hit`: since the start, by tier."""
 
     def __init__(self, blocks: Blocks, sizes: Sequence[int]) -> None:
@@ -95,7 +95,7 @@ class Ghosts:
 
 
 class _Sample:
-    """Ghosts of one tier, the oldest first: of all keys those whose checksums end in so many zeros."""
+    """Regret of one tier, the oldest first: of all keys those whose checksums end in so many zeros."""
 
     def __init__(self, frame_count: int) -> None:
         shift = max(0, (frame_count - 1) // GHOSTS_MAX).bit_length()

@@ -1,4 +1,4 @@
-"""Ghosts: what a tier twice as large would have had, beside a plain simulation of one that is."""
+"""Regret: what a tier twice as large would have had, beside a plain simulation of one that is."""
 
 import random
 from collections import OrderedDict
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from kvstore.core.blocks import Blocks
-from kvstore.core.ghosts import GHOSTS_MAX, Ghosts
+from kvstore.core.regret import GHOSTS_MAX, Regret
 from kvstore.core.types import BlockKey, NamespaceId, Outcome, Retention, TenantId, Tier, domain_id
 from tests.core.caller import Caller
 from tests.core.ops import commit, free
@@ -147,20 +147,20 @@ def test_what_comes_back_to_its_tier_is_no_ghost_of_it() -> None:
     for number in range(1, 4):
         caller.cache(text(number, 16), session=f"{number}")
         caller.world.drain()
-    ghosts = caller.world.store.memory.ghosts
-    before = ghosts.count_of(Tier.CPU)
+    regret = caller.world.store.memory.regret
+    before = regret.count_of(Tier.CPU)
     assert caller.allocate(9, 17, keys_of(text(1, 16))).tier_tokens == (0, 0, 16)
     caller.world.drain()
     assert caller.world.store.memory.blocks_evicted[Tier.CPU] == 8
     assert before == 4
-    assert ghosts.count_of(Tier.CPU) == 4
+    assert regret.count_of(Tier.CPU) == 4
 
 
 def test_of_a_large_tier_a_sample_tells() -> None:
     """It is bounded, and its estimate of half of what was asked for is near that."""
     frames = 4 * GHOSTS_MAX + 1
     blocks = Blocks(1024)
-    ghosts = Ghosts(blocks, (frames,))
+    regret = Regret(blocks, (frames,))
     domain = domain_id(NamespaceId(1), TenantId(1))
     blocks.domain[:] = domain
     rows = np.arange(1024)
@@ -168,10 +168,10 @@ def test_of_a_large_tier_a_sample_tells() -> None:
     chains = [[BlockKey(rng.randbytes(32)) for _ in range(1024)] for _ in range(300)]
     for chain in chains:
         blocks.key[:] = chain
-        ghosts.note(Tier.GPU, rows[::-1])
-        ghosts.settle()
-        ghosts.check_bounds()
+        regret.note(Tier.GPU, rows[::-1])
+        regret.settle()
+        regret.check_bounds()
     # The last ones fit; the first ones are forgotten, tails first.
     for chain in chains:
-        ghosts.count(domain, chain, 0, 1024)
-    assert ghosts.blocks_hit[0] == pytest.approx(frames, rel=0.05)
+        regret.count(domain, chain, 0, 1024)
+    assert regret.blocks_hit[0] == pytest.approx(frames, rel=0.05)
