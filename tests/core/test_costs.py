@@ -1,16 +1,11 @@
 """What the store makes of a policy that knows costs: what it tells it, and what it does by its word."""
 
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
-from kvstore.core.calls import Forget, SetCosts, Step
-from kvstore.core.decisions import KEPT_MAX, DecisionQuery, Decisions
+from kvstore.core.calls import SetCosts, Step
 from kvstore.core.errors import CheckFailed, FieldInvalid, StepChanged
-from kvstore.core.operations import Decision
-from kvstore.core.ports import Departure, Restore, Verdict
-from kvstore.core.store import Store
 from kvstore.core.types import (
     COPY,
     CPU,
@@ -24,63 +19,12 @@ from kvstore.core.types import (
     Retention,
     StepNumber,
     StepTiming,
-    SwapMode,
 )
-from kvstore.policy.eviction import Lru
 from tests.core.caller import Caller
-from tests.core.ops import activity, commit, free, swap_out
+from tests.core.ops import activity, commit, free
 from tests.core.snapshot import snapshot
-from tests.core.world import World, keys_of, make_store, text
-
-
-@dataclass
-class Word:
-    """A policy that says what the test wants, and notes what it was told."""
-
-    keeps: bool = True
-    # How many blocks to load; None: it weighs nothing.
-    loads: int | None = None
-    hold: float = 0.0
-    departures: list[Departure] = field(default_factory=list)
-    restores: list[Restore] = field(default_factory=list)
-    timings: list[StepTiming] = field(default_factory=list)
-    costs: tuple[LinkCost, ...] = ()
-
-    def note_timings(self, timings: tuple[StepTiming, ...], time: float) -> None:
-        self.timings += timings
-
-    def set_costs(self, block_bytes: int, links: tuple[LinkCost, ...]) -> None:
-        self.costs = links
-
-    def leave(self, departure: Departure) -> Verdict:
-        self.departures.append(departure)
-        return Verdict(keeps=self.keeps, seconds=1.0, other_seconds=2.0, inputs=(("word", 1.0),))
-
-    def load(self, restore: Restore) -> Verdict | None:
-        self.restores.append(restore)
-        blocks = sum(count for _, count in restore.runs)
-        if self.loads is None:
-            return None
-        return Verdict(keeps=self.loads == blocks, blocks=self.loads, seconds=3.0, other_seconds=4.0)
-
-    def hold_seconds(self, departure: Departure, pressed_share: float) -> float:
-        return self.hold
-
-
-def caller_with(word: Word, **sizes: int) -> Caller:
-    config = make_store(**({"gpu_frames": 8, "cpu_frames": 16} | sizes)).config
-    return Caller(World(Store(config, Lru(), word)))
-
-
-def written(caller: Caller, sequence: int, token_count: int) -> tuple[int, ...]:
-    tokens = text(sequence, token_count)
-    caller.allocate(sequence, token_count)
-    caller.write(caller.table(sequence), tokens)
-    return tokens
-
-
-def leave(caller: Caller, sequence: int, filled_tokens: int) -> None:
-    caller.step(swap_out(sequence, filled_tokens, SwapMode.AUTO))
+from tests.core.word import Word, caller_with, decisions, leave, written
+from tests.core.world import keys_of, text
 
 
 def swapped(caller: Caller, sequence: int, token_count: int) -> tuple[int, ...]:
@@ -89,10 +33,6 @@ def swapped(caller: Caller, sequence: int, token_count: int) -> tuple[int, ...]:
     caller.world.drain()
     assert caller.state(sequence) is SWAPPED
     return tokens
-
-
-def decisions(caller: Caller, **query: object) -> list[Decision]:
-    return [each for _, each in caller.world.store.decisions(DecisionQuery(**query))]  # type: ignore[arg-type]
 
 
 def timing(step: int = 1, **fields: float) -> StepTiming:
@@ -328,97 +268,3 @@ def test_one_that_has_just_been_parked_makes_room_last(rested: float, told: floa
         assert figures["rests_seconds"] == pytest.approx(max(rested, told))
         assert figures["hold_seconds"] == 2.0
     assert "the store makes room" in decisions(caller)[0].reason
-
-
-# -------------------------------------------------------------------------- what is remembered
-
-
-def test_a_swap_is_remembered_with_both_sides_and_whose_it_was() -> None:
-    caller = caller_with(Word())
-    caller.allocate(1, 8, session="chat")
-    leave(caller, 1, 8)
-    [decision] = decisions(caller)
-    assert (decision.kind, decision.chosen, decision.other) == ("swap", "swap", "drop")
-    assert (decision.chosen_cost_seconds, decision.other_cost_seconds) == (1.0, 2.0)
-    assert (decision.engine, decision.sequence, decision.session) == (caller.id, 1, "chat")
-    assert dict(decision.inputs) == {"word": 1.0, "room_below": 1.0}
-
-
-def test_one_that_was_overruled_says_so_and_what_it_costs() -> None:
-    caller = caller_with(Word(), cpu_frames=0)
-    caller.allocate(1, 8)
-    leave(caller, 1, 8)
-    [decision] = decisions(caller)
-    assert (decision.chosen, decision.reason) == ("drop", "no room below the GPU")
-    assert (decision.chosen_cost_seconds, decision.other_cost_seconds) == (2.0, 1.0)
-
-
-def test_decisions_are_found_by_all_that_is_named_the_latest_first() -> None:
-    caller = caller_with(Word(), gpu_frames=32, cpu_frames=32)
-    for sequence, session in ((1, "a"), (2, "b"), (3, "a")):
-        caller.allocate(sequence, 8, session=session)
-        leave(caller, sequence, 8)
-        caller.world.drain()
-    caller.swap_in(1)
-    assert [each.sequence for each in decisions(caller)] == [3, 2, 1]
-    assert [each.sequence for each in decisions(caller, session="a")] == [3, 1]
-    assert [each.sequence for each in decisions(caller, sequence=2)] == [2]
-    assert decisions(caller, sequence=2, session="a") == []
-    assert decisions(caller, engine="another") == []
-    assert decisions(caller, kind="evict") == []
-    numbers = [number for number, _ in caller.world.store.decisions(DecisionQuery())]
-    assert numbers == [3, 2, 1]
-    assert [n for n, _ in caller.world.store.decisions(DecisionQuery(before=3))] == [2, 1]
-
-
-def test_evictions_are_remembered_by_the_lot_and_told_to_those_whose_blocks_they_were() -> None:
-    caller = caller_with(Word(), cpu_frames=0)
-    caller.cache(text(1, 16), 1, session="chat")
-    caller.cache(text(2, 16), 2, session="other")
-    caller.allocate(3, 12)
-    [lot] = decisions(caller, kind="evict")
-    assert (lot.chosen, lot.engine) == ("from the GPU by Lru", "")
-    assert lot.reason == "sequences need GPU frames"
-    figures = dict(lot.inputs)
-    assert (figures["blocks"], figures["blocks_lost"], figures["blocks_of_sessions"]) == (3.0, 3.0, 3.0)
-    assert (figures["frames_free"], figures["frames_lacking"]) == (0.0, 3.0)
-    [mine] = decisions(caller, session="chat", kind="evict")
-    assert dict(mine.inputs)["blocks_of_this_session"] == 3.0
-    assert decisions(caller, session="other", kind="evict") == []
-
-
-def test_what_goes_to_disk_and_what_is_shed_is_remembered() -> None:
-    caller = caller_with(Word(), disk_frames=16, queue_blocks_max=3)
-    caller.cache(text(1, 16), 1, session="chat")
-    caller.world.drain()
-    found = decisions(caller, kind="admit", session="chat")
-    assert found
-    assert {each.chosen for each in found} <= {"written to disk", "shed"}
-    figures = dict(found[0].inputs)
-    assert figures["queue_blocks_max"] == 3.0
-    assert figures["blocks_taken"] + figures["blocks_shed"] == figures["blocks_of_this_session"]
-
-
-def test_what_is_forgotten_is_not_told_of_any_more() -> None:
-    caller = caller_with(Word(), gpu_frames=32, cpu_frames=32)
-    for sequence, session in ((1, "a"), (2, "b")):
-        caller.allocate(sequence, 8, session=session)
-        leave(caller, sequence, 8)
-    caller.world.handle(Forget(time=caller.world.time, session="a"))
-    assert [each.session for each in decisions(caller)] == ["b"]
-    with pytest.raises(FieldInvalid):
-        caller.world.handle(Forget(time=caller.world.time))
-    assert len(decisions(caller)) == 1
-    caller.world.handle(Forget(time=caller.world.time, tenant="a"))
-    assert decisions(caller) == []
-
-
-def test_the_memory_of_decisions_is_bounded_and_each_kind_has_its_own() -> None:
-    memory = Decisions()
-    memory.note(Decision(time=0.0, kind="swap", chosen="drop"))
-    for number in range(KEPT_MAX + 10):
-        memory.note(Decision(time=float(number), kind="evict", chosen="x"))
-    found = [each for _, each in memory.find(DecisionQuery())]
-    assert len(found) == KEPT_MAX + 1
-    assert found[-1].kind == "swap"
-    assert found[0].time == KEPT_MAX + 9

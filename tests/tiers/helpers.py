@@ -121,3 +121,8 @@ def change_bytes(folder: Path, key: StoredKey, slot_bytes: int, change) -> None:
 def taken_bytes(folder: Path) -> int:
     """On disk, as the file system counts them."""
     return sum(path.lstat().st_blocks * 512 for path in (folder, *folder.rglob("*")))
+
+
+def reopen(disk: DiskTier, cap: int = CAP) -> DiskTier:
+    disk.close()
+    return open_tier(disk.folder, cap)
