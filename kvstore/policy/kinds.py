@@ -7,11 +7,12 @@ A kind is one combination of buckets that has occurred. How soon blocks of a kin
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["FEATURES", "KINDS_MAX", "LEVELS", "UNKNOWN", "Kinds", "bucket"]
+__all__ = ["FEATURES", "KINDS_MAX", "LEVELS", "TURN", "UNKNOWN", "USES", "Kinds", "bucket"]
 
 # Of the request: its turn, tokens of prompt and of answer, time since the turn before, how much of it is new.
 # Of the block: how often it was used before, its depth in the chain and its distance from the tail.
 FEATURES = 8
+TURN, USES = 0, 5
 # Buckets of a feature, at the most.
 LEVELS = 8
 # Combinations that are told apart; of one that comes later its request is taken for one of its turn alone.
@@ -33,8 +34,8 @@ Request = tuple[int, int, int, int, int]
 class Kinds:
     def __init__(self) -> None:
         self.count = 1
-        # By kind and feature: the bucket.
-        self.levels = np.zeros((KINDS_MAX, FEATURES), np.intp)
+        # By feature and kind: the bucket.
+        self.levels = np.zeros((FEATURES, KINDS_MAX), np.intp)
         self._requests: dict[Request, int] = {}
         # By request and place in it: the kind, or UNKNOWN as long as there was none.
         self._kind = np.zeros((REQUESTS_MAX, PLACES), np.int16)
@@ -68,7 +69,7 @@ class Kinds:
         kind, self.count = self.count, self.count + 1
         place, distance = divmod(place, 3)
         uses, depth = divmod(place, 4)
-        self.levels[kind] = (*request, uses, depth, distance)
+        self.levels[:, kind] = (*request, uses, depth, distance)
         return kind
 
 

@@ -10,13 +10,14 @@ from kvstore.core.ports import Use
 from kvstore.core.types import CPU, DISK, GPU
 from kvstore.policy import returns
 from kvstore.policy.admission import AdmitByChance
+from kvstore.policy.ages import BINS, EDGES, WIDTHS
 from kvstore.policy.arc import Arc
 from kvstore.policy.chain_worth import ChainWorth
 from kvstore.policy.eviction import Lru
 from kvstore.policy.ghosts import Ghosts
 from kvstore.policy.kinds import KINDS_MAX, Kinds
 from kvstore.policy.lfu import LfuAgeing
-from kvstore.policy.returns import BINS, EDGES, WIDTHS, Returns
+from kvstore.policy.returns import Returns
 from kvstore.policy.s3fifo import S3Fifo
 from kvstore.policy.worth import Worth
 
@@ -47,10 +48,11 @@ def plain_index(hazard: np.ndarray, start: int) -> float:
 
 
 def test_the_index_is_the_best_over_all_times_to_stop() -> None:
-    hazard = np.random.default_rng(1).random((50, BINS)) ** 3
+    hazard = np.random.default_rng(1).random((BINS, 50)) ** 3
     worth = returns._gittins(hazard)
     for kind in range(50):
-        assert worth[kind, :BINS] == pytest.approx([plain_index(hazard[kind], bin_) for bin_ in range(BINS)])
+        expected = [plain_index(hazard[:, kind], bin_) for bin_ in range(BINS)]
+        assert worth[:BINS, kind] == pytest.approx(expected)
 
 
 def made_kinds(count: int) -> Kinds:
@@ -74,8 +76,8 @@ def test_hazards_come_to_those_that_are() -> None:
         if generator.random() < (0.5 if kind == 1 else 0.05):
             due.append((second + 100.0, kind, 40))
     bin_ = int(np.searchsorted(EDGES, 100.0, side="right")) - 1
-    assert table.hazard[1, bin_] == pytest.approx(0.5, abs=0.05)
-    assert table.hazard[2, bin_] == pytest.approx(0.05, abs=0.02)
+    assert table.hazard[bin_, 1] == pytest.approx(0.5, abs=0.05)
+    assert table.hazard[bin_, 2] == pytest.approx(0.05, abs=0.02)
     kinds = np.array([1, 2], np.int16)
     likely, unlikely = table.chance(kinds, np.zeros(2)).tolist()
     assert likely == pytest.approx(0.5, abs=0.06)
