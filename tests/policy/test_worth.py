@@ -8,7 +8,7 @@ from bench.replay import hashes_of, replay
 from bench.traces import Trace
 from kvstore.core.ports import Use
 from kvstore.core.types import CPU, DISK, GPU
-from kvstore.policy import returns
+from kvstore.policy import chain_worth, returns
 from kvstore.policy.admission import AdmitByChance
 from kvstore.policy.ages import BINS, EDGES, WIDTHS
 from kvstore.policy.arc import Arc
@@ -134,8 +134,8 @@ def plain_greatest(parents: dict[int, int], own: dict[int, float]) -> dict[int, 
     return greatest
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_a_block_is_worth_no_less_than_what_hangs_on_it(seed: int) -> None:
+def made_chains(seed: int) -> tuple[ChainWorth, np.ndarray, dict[int, int]]:
+    """Chains that hang on each other; the rows in the order of use, and the parent of each."""
     generator = np.random.default_rng(seed)
     chains = ChainWorth(300)
     order: list[int] = []
@@ -152,11 +152,30 @@ def test_a_block_is_worth_no_less_than_what_hangs_on_it(seed: int) -> None:
         chains.used(chain)
         parents |= dict(zip(chain[1:].tolist(), chain[:-1].tolist(), strict=True))
         order = [row for row in order if row not in chain] + chain[::-1].tolist()
-    rows = np.array(order, np.intp)
-    own = generator.random(rows.size)
-    expected = plain_greatest(parents, dict(zip(order, own.tolist(), strict=True)))
+    return chains, np.array(order, np.intp), parents
+
+
+@pytest.mark.parametrize("scale_bits", [chain_worth.SCALE_BITS, 60], ids=["usual", "little room above"])
+@pytest.mark.parametrize("seed", range(20))
+def test_a_block_is_worth_no_less_than_what_hangs_on_it(
+    seed: int, scale_bits: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chain_worth, "SCALE_BITS", scale_bits)
+    chains, rows, parents = made_chains(seed)
+    own = np.random.default_rng(seed).random(rows.size)
+    expected = plain_greatest(parents, dict(zip(rows.tolist(), own.tolist(), strict=True)))
     greatest = chains.greatest(rows, own)
-    assert greatest == pytest.approx([expected[row] for row in order])
+    assert greatest == pytest.approx([expected[row] for row in rows.tolist()])
+
+
+def test_lone_blocks_keep_their_order_however_many_they_are() -> None:
+    """More of them than numbers of runs fit above a worth of the usual size."""
+    chains = ChainWorth(5_000_000)
+    rows = np.arange(5_000_000)
+    chains._use[:] = rows
+    own = np.random.default_rng(1).random(rows.size)
+    in_order = chains.ranks(rows, own)[np.argsort(own)]
+    assert (in_order[1:] >= in_order[:-1]).all()
 
 
 # ---------------------------------------------------------------------- the policy
