@@ -34,12 +34,14 @@ class Runs:
 
     def add(self, time: float, kinds: NDArray[np.int16]) -> None:
         """Of a chain that is used now; times don't go back."""
-        starts = np.concatenate([[0], np.flatnonzero(kinds[1:] != kinds[:-1]) + 1])
-        places = (self.count + np.arange(starts.size)) % RUNS_MAX
-        self._time[places] = time
-        self._kind[places] = kinds[starts]
-        self._size[places] = np.diff(starts, append=kinds.size)
-        self.count += starts.size
+        is_last = np.ones(kinds.size, np.bool_)
+        np.not_equal(kinds[1:], kinds[:-1], out=is_last[:-1])
+        last = np.flatnonzero(is_last)
+        size = last + 1
+        size[1:] -= size[:-1].copy()
+        places = (self.count + np.arange(last.size)) % RUNS_MAX
+        self._time[places], self._kind[places], self._size[places] = time, kinds[last], size
+        self.count += last.size
 
     def come_of_age(
         self, bin_: int, time: float, count: int

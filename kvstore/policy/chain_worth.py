@@ -38,7 +38,8 @@ class ChainWorth:
         """Head first."""
         self._use_count += 1
         self._use[chain] = self._use_count
-        parents = np.concatenate([[NO_ROW], chain[:-1]])
+        parents = np.empty_like(chain)
+        parents[:1], parents[1:] = NO_ROW, chain[:-1]
         # What has another parent than before is another block in the same row.
         self._is_needed[chain[self._parent[chain] != parents]] = False
         self._parent[chain] = parents

@@ -32,11 +32,12 @@ __all__ = ["Returns"]
 HAZARD_MAX = 0.99
 # Reads that what is expected beforehand counts for in a kind's hazard.
 KIND_WEIGHT = 3000.0
-# Uses from one fit to the next, at the least; and what is left of a count after each.
-PERIOD = 128
+# Uses from one fit to the next: with many kinds, which come only slowly to be many, a fit is more work and
+# brings less. And what is left of a count after as many as there are at the least.
+PERIOD_MIN, KINDS_A_USE = 128, 16
 KEPT = 0.999
 # Effort is reckoned in kinds that are judged: of one step of a fit, and of what one use does of it (a step
-# more may be begun). So early, with few kinds, a fit takes a few uses, and with all of them about a hundred.
+# more may be begun). So a fit takes a few uses as long as there are few kinds, a hundred with all of them.
 STEP_EFFORT, USE_EFFORT = 256, 512
 AGE_EFFORT = 128
 
@@ -60,7 +61,8 @@ class Returns:
         self._chance = np.zeros((BINS, KINDS_MAX))
         self.hazard = np.zeros((BINS, KINDS_MAX))
         self._judged = 0
-        self._judge(slice(0, 1))
+        self._judge_new()
+        # Uses since the last fit was begun, and what is left to do of it.
         self._now, self._uses = 0.0, 0
         self._steps: Iterator[int] = iter(())
 
@@ -76,17 +78,18 @@ class Returns:
         """Blocks of a chain are used, and may be read again."""
         self._now = time
         self._runs.add(time, kinds)
-        if self._kinds.count > self._judged:
-            self._judge(slice(self._judged, self._kinds.count))
+        if self._kinds.count - self._judged >= STEP_EFFORT:
+            self._judge_new()
         self._uses += 1
-        if self._uses % PERIOD == 0:
-            self._steps = self._fit(self._steps)
+        if self._uses >= max(PERIOD_MIN, self._kinds.count // KINDS_A_USE):
+            self._steps, self._uses = self._fit(self._steps, self._uses), 0
         left = USE_EFFORT
         while left > 0 and (effort := next(self._steps, 0)):
             left -= effort
 
     def worth(self, kinds: NDArray[np.int16], ages: NDArray[np.float64]) -> NDArray[np.float64]:
         """Reads for each second of a frame; between two edges in proportion."""
+        self._judge_new()
         bins = bins_of(ages)
         share = np.minimum((ages - EDGES[bins]) / WIDTHS[bins], 1.0)
         flat, table = _flat(bins, kinds), self._worth.ravel()
@@ -95,12 +98,13 @@ class Returns:
 
     def chance(self, kinds: NDArray[np.int16], ages: NDArray[np.float64]) -> NDArray[np.float64]:
         """That blocks which have come to these ages unread are read at all."""
+        self._judge_new()
         chance: NDArray[np.float64] = self._chance.ravel()[_flat(bins_of(ages), kinds)]
         return chance
 
-    def _fit(self, earlier: Iterator[int]) -> Iterator[int]:
-        """In steps, after those of an earlier fit that are left; yields what each took. Hazards count as soon
-        as they are judged."""
+    def _fit(self, earlier: Iterator[int], uses: int) -> Iterator[int]:
+        """After so many uses. In steps, behind those of an earlier fit that are left; yields what each took.
+        Hazards count as soon as they are judged."""
         yield from earlier
         now = self._now, self._runs.count
         for bin_ in range(BINS):
@@ -110,19 +114,19 @@ class Returns:
         count = self._kinds.count
         parts = [slice(begin, begin + STEP_EFFORT) for begin in range(0, count, STEP_EFFORT)]
         for kinds in parts:
-            self._take_stock(kinds)
+            self._take_stock(kinds, KEPT ** (uses / PERIOD_MIN))
             yield STEP_EFFORT
         yield from self._hazards.fit(self._seen[:, :count], self._unread[:, :count])
         for kinds in parts:
             self._judge(kinds)
             yield STEP_EFFORT
 
-    def _take_stock(self, kinds: slice) -> None:
+    def _take_stock(self, kinds: slice, kept: float) -> None:
         """R and E of these kinds; E are those old enough for a bin, times the share that the bins before have
         left of theirs (Kaplan and Meier). What was read early may not be old enough for the late bins, so it
         can't just be taken off. And the counts fade."""
         for counts in (self._read, self._reached, self._ended):
-            counts[:, kinds] *= KEPT
+            counts[:, kinds] *= kept
         read, reached, ended = self._read[:, kinds], self._reached[:, kinds], self._ended[:, kinds]
         gone, left = read + ended, np.ones(read.shape[1])
         for bin_ in range(BINS):
@@ -130,6 +134,10 @@ class Returns:
             left *= 1 - np.minimum(gone[bin_] / np.maximum(came, 1e-9), 1.0)
             self._unread[bin_, kinds] = np.maximum(came - ended[bin_], 0.0)
         self._seen[:, kinds] = read
+
+    def _judge_new(self) -> None:
+        if self._judged < self._kinds.count:
+            self._judge(slice(self._judged, self._kinds.count))
 
     def _judge(self, kinds: slice) -> None:
         """What these are worth, by all that the last fit knew."""
@@ -153,15 +161,15 @@ def _gittins(hazard: NDArray[np.float64]) -> NDArray[np.float64]:
 
     Over all bins at which to stop, from the last bin to start in to the first: what was expected from the
     next bin on comes to pass if this one leaves the block unread."""
-    worth = np.zeros((BINS + 1, hazard.shape[1]))
-    reads, time = np.zeros_like(hazard), np.zeros_like(hazard)
+    worth = np.empty((BINS + 1, hazard.shape[1]))
+    unread = 1 - hazard
+    # Of each bin by itself: reads, and time in a frame, as if what is read in it were so in the middle of it.
+    each = np.array([hazard, WIDTHS[:, None] * (1 - hazard / 2)])
+    until = np.zeros_like(each)
     for start in range(BINS - 1, -1, -1):
-        read = hazard[start]
-        for each in (reads, time):
-            each[start:] *= 1 - read
-        reads[start:] += read
-        # What is read in a bin is so in the middle of it.
-        time[start:] += WIDTHS[start] * (1 - read / 2)
-        (reads[start:] / time[start:]).max(axis=0, out=worth[start])
-    worth[BINS] = worth[BINS - 1] / 2
+        from_here = until[:, start:]
+        from_here *= unread[start]
+        from_here += each[:, start, None]
+        np.divide(from_here[0], from_here[1]).max(axis=0, out=worth[start])
+    np.multiply(worth[BINS - 1], 0.5, out=worth[BINS])
     return worth

@@ -117,11 +117,13 @@ def test_kinds_are_bounded() -> None:
 def test_a_ghost_is_known_until_another_takes_its_place() -> None:
     ghosts = Ghosts(1)
     hashes = hashes_of(np.arange(1_000_000))
-    places, _ = ghosts.find(hashes)
-    ghosts.put(places, hashes)
-    _, is_known = ghosts.find(hashes)
+    places, records, _ = ghosts.find(hashes)
+    records["hash"], records["uses"] = hashes, np.arange(hashes.size)
+    ghosts.put(places, records)
+    _, found, is_known = ghosts.find(hashes)
     last = {int(place): index for index, place in enumerate(places.tolist())}
     assert np.flatnonzero(is_known).tolist() == sorted(last.values())
+    assert found["uses"][is_known].tolist() == sorted(last.values())
 
 
 def plain_greatest(parents: dict[int, int], own: dict[int, float]) -> dict[int, float]:

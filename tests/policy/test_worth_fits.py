@@ -8,7 +8,10 @@ import pytest
 from kvstore.policy import returns
 from kvstore.policy.ages import BINS, EDGES, RUNS_AT_ONCE, RUNS_MAX, Runs
 from kvstore.policy.kinds import KINDS_MAX, Kinds
-from kvstore.policy.returns import PERIOD, STEP_EFFORT, USE_EFFORT, Returns
+from kvstore.policy.returns import KINDS_A_USE, STEP_EFFORT, USE_EFFORT, Returns
+
+# Uses from one fit to the next, with all kinds.
+PERIOD = KINDS_MAX // KINDS_A_USE
 
 
 def all_kinds() -> Kinds:
@@ -24,9 +27,9 @@ def watched(table: Returns, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     looked: list[int] = []
 
     def count(method):
-        def counting(kinds: slice) -> None:
+        def counting(kinds: slice, *others: float) -> None:
             looked.append(kinds.stop - kinds.start)
-            method(kinds)
+            method(kinds, *others)
 
         return counting
 
@@ -45,7 +48,7 @@ def test_no_use_does_much_of_a_fit_and_each_fit_comes_to_its_end(monkeypatch: py
     for index in range(6 * PERIOD):
         looked.clear()
         come.clear()
-        kinds = generator.permutation(KINDS_MAX)[: RUNS_MAX // PERIOD].astype(np.int16)
+        kinds = generator.permutation(KINDS_MAX)[: RUNS_MAX // 128].astype(np.int16)
         table.used(float(index if index < 3 * PERIOD else index + 10_000), kinds)
         assert sum(looked) < USE_EFFORT + STEP_EFFORT
         assert sum(come) < 8 * RUNS_AT_ONCE
