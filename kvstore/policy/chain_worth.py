@@ -23,11 +23,11 @@ PASSES_MAX = 4
 
 
 class ChainWorth:
-    """By row: the parent, and the number of its last use."""
+    """By row: the parent, and the number of its last use (`use`)."""
 
     def __init__(self, capacity: int) -> None:
         self._parent = np.full(capacity, NO_ROW, np.intp)
-        self._use = np.zeros(capacity, np.int64)
+        self.use = np.zeros(capacity, np.int64)
         self._use_count = 0
         # Whether something that hangs on it was kept in the tier below.
         self._is_needed = np.zeros(capacity, np.bool_)
@@ -37,7 +37,7 @@ class ChainWorth:
     def used(self, chain: Rows) -> None:
         """Head first."""
         self._use_count += 1
-        self._use[chain] = self._use_count
+        self.use[chain] = self._use_count
         parents = np.empty_like(chain)
         parents[:1], parents[1:] = NO_ROW, chain[:-1]
         # What has another parent than before is another block in the same row.
@@ -70,7 +70,7 @@ class ChainWorth:
         most = float(own.max(initial=0.0))
         if most == 0.0:
             return np.zeros(rows.size, np.int64), 1.0
-        uses = self._use[rows]
+        uses = self.use[rows]
         starts = np.empty(rows.size, np.int64)
         starts[:1], starts[1:] = 0, uses[1:] != uses[:-1]
         run = np.cumsum(starts)

@@ -28,6 +28,8 @@ __all__ = ["Worth"]
 JUDGED_MIN = 8192
 JUDGED_PER_VICTIM = 32
 POOL_PARTS = 32
+# Where too few of these may go: so many times as many are judged.
+JUDGED_AGAIN = 4
 SAMPLE_RUNS = 32
 # Shares of a prompt that are new: buckets.
 NEW_EDGES = (0.05, 0.2, 0.6, 1.0)
@@ -63,11 +65,10 @@ class Worth:
         self._now = now = max(self._now, use.time)
         ghosts, returns = self._ghosts, self.returns
         places, ghost, is_known = ghosts.find(use.hashes)
-        known, old = 0, ghost
+        known = 0
         if is_known.any():
             known = use.rows.size - int(is_known[::-1].argmax())
-            old = ghost[is_known]
-            returns.read(old["kind"], now - old["time"])
+            returns.read(ghost["kind"][is_known], now - ghost["time"][is_known])
         turn, gap = self._turn(ghost[:known], now)
         request = (
             min(turn, TURN_MAX),
@@ -181,14 +182,24 @@ class _Candidates:
                 return victims[:count]
         judged = max(JUDGED_MIN, JUDGED_PER_VICTIM * count)
         self._turn += 1
-        rows = policy.favours.plain(self.order.sample(judged, self._turn, SAMPLE_RUNS))
-        self._pool = self._least(rows, max(2 * count, rows.size // POOL_PARTS), policy)
-        self._places = self.order.places(self._pool)
-        victims = removable(self._pool)
+        while judged < self.order.span:
+            rows = self.order.sample(judged, self._turn, SAMPLE_RUNS, policy.chains.use)
+            victims = self._refill(rows, count, removable, policy)
+            if victims.size >= count:
+                return victims[:count]
+            judged *= JUDGED_AGAIN
+        rows = self.order.all()
+        victims = self._refill(rows, count, removable, policy)
         if victims.size < count:
-            rows = self.order.all()
             victims = removable(policy.favours.last(self._least(rows, rows.size, policy)))
         return victims[:count]
+
+    def _refill(self, rows: Rows, count: int, removable: RowSource, policy: Worth) -> Rows:
+        """Of these the least are in the pool from now on. Returns what of them may go."""
+        rows = policy.favours.plain(rows)
+        self._pool = self._least(rows, max(2 * count, rows.size // POOL_PARTS), policy)
+        self._places = self.order.places(self._pool)
+        return removable(self._pool)
 
     def _least(self, rows: Rows, count: int, policy: Worth) -> Rows:
         """Of the least worth first; of equal worth in the order of use, so tails before heads."""

@@ -174,7 +174,7 @@ def test_lone_blocks_keep_their_order_however_many_they_are() -> None:
     """More of them than numbers of runs fit above a worth of the usual size."""
     chains = ChainWorth(5_000_000)
     rows = np.arange(5_000_000)
-    chains._use[:] = rows
+    chains.use[:] = rows
     own = np.random.default_rng(1).random(rows.size)
     in_order = chains.ranks(rows, own)[np.argsort(own)]
     assert (in_order[1:] >= in_order[:-1]).all()
