@@ -31,7 +31,6 @@ EVICTION_POLICIES: dict[str, type[Worth | Lru | LfuAgeing | Arc | S3Fifo]] = {
     "arc": Arc,
     "s3-fifo": S3Fifo,
 }
-# `worth` finds more, but fits what it has learnt in the middle of a request, some milliseconds each 128.
 EVICTION_DEFAULT = "lru"
 # What a copy of a block that no session owns has to be expected to bring, by tier (`admission.py`).
 READS_PER_WRITE = {CPU: 0.08, DISK: 0.15}

@@ -1,8 +1,8 @@
 """What is remembered of blocks by the hashes of their keys, whether they are cached or were evicted long ago.
 
-One place a hash, its lowest bits; who comes later takes the place. So it is bounded and never searched, all
-that is asked of it costs a numpy call a column, and what is lost of it is lost at random and the oldest
-first.
+One place a hash, its lowest bits; who comes later takes the place. So it is bounded and never searched, and
+what is lost of it is lost at random and the oldest first. A place is one record, half a line of the
+processor's cache: a block is somewhere in the table, and costs one miss and not one a column.
 """
 
 import numpy as np
@@ -10,36 +10,45 @@ from numpy.typing import NDArray
 
 from kvstore.core.ports import KeyHashes
 
-__all__ = ["Ghosts"]
+__all__ = ["RECORD", "Ghosts"]
 
 # Places, at the least; and for each frame of all tiers.
 PLACES_MIN = 1 << 19
 PLACES_PER_FRAME = 2
+RECORD = np.dtype(
+    [
+        ("hash", np.uint64),
+        # The last use: when, in seconds; how often the block was used before; what kind it was of.
+        ("time", np.float64),
+        ("uses", np.int32),
+        # The request of the last use: of how many blocks its prompt was, and its turn.
+        ("length", np.int32),
+        ("turn", np.int16),
+        ("kind", np.int16),
+        # Whether chains that don't go on from one another have used it.
+        ("is_shared", np.bool_),
+    ],
+    align=True,
+)
+WORDS = RECORD.itemsize // 8
 
 
 class Ghosts:
-    """Columns by place; a caller reads and writes them at the places that `find` and `put` name."""
-
     def __init__(self, frames: int) -> None:
         places = PLACES_MIN
         while places < PLACES_PER_FRAME * frames:
             places *= 2
         self._mask = np.uint64(places - 1)
-        self._hash = np.zeros(places, np.uint64)
-        # The last use: when, in seconds; what kind the block was of; how often it was used before.
-        self.time = np.zeros(places)
-        self.kind = np.zeros(places, np.int16)
-        self.uses = np.zeros(places, np.int32)
-        # The request of the last use: its turn, and of how many blocks its prompt was.
-        self.turn = np.zeros(places, np.int16)
-        self.length = np.zeros(places, np.int32)
-        # Whether chains that don't go on from one another have used it.
-        self.is_shared = np.zeros(places, np.bool_)
+        # The same in two shapes: numpy takes rows of words, and puts lumps, much faster than it does records.
+        table = np.zeros(places, RECORD)
+        self._words = table.view(np.uint64).reshape(places, WORDS)
+        self._lumps = table.view(np.dtype((np.void, RECORD.itemsize)))
 
-    def find(self, hashes: KeyHashes) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
-        """Each block's place, and whether it is known there."""
+    def find(self, hashes: KeyHashes) -> tuple[NDArray[np.intp], NDArray[np.void], NDArray[np.bool_]]:
+        """Each block's place; a copy of the record there; and whether it is this block's."""
         places = (hashes & self._mask).astype(np.intp)
-        return places, self._hash[places] == hashes
+        records = self._words.take(places, axis=0).view(RECORD)[:, 0]
+        return places, records, records["hash"] == hashes
 
-    def put(self, places: NDArray[np.intp], hashes: KeyHashes) -> None:
-        self._hash[places] = hashes
+    def put(self, places: NDArray[np.intp], records: NDArray[np.void]) -> None:
+        self._lumps[places] = records.view(self._lumps.dtype)

@@ -7,11 +7,12 @@ A kind is one combination of buckets that has occurred. How soon blocks of a kin
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["FEATURES", "KINDS_MAX", "LEVELS", "UNKNOWN", "Kinds", "bucket"]
+__all__ = ["FEATURES", "KINDS_MAX", "LEVELS", "TURN", "UNKNOWN", "USES", "Kinds", "bucket"]
 
 # Of the request: its turn, tokens of prompt and of answer, time since the turn before, how much of it is new.
 # Of the block: how often it was used before, its depth in the chain and its distance from the tail.
 FEATURES = 8
+TURN, USES = 0, 5
 # Buckets of a feature, at the most.
 LEVELS = 8
 # Combinations that are told apart; of one that comes later its request is taken for one of its turn alone.
@@ -23,6 +24,8 @@ USES_EDGES = np.array([1, 2, 3, 6, 20])
 DEPTH_EDGES = np.array([1, 4, 16])
 DISTANCE_EDGES = np.array([1, 3])
 PLACES = 6 * 4 * 3
+# By uses, up to the last edge, and from there on all alike: what they add to the number.
+USES_PLACES = np.searchsorted(USES_EDGES, np.arange(USES_EDGES[-1] + 1), side="right") * 12
 # Requests that are told apart: PLACES kinds may come of each.
 REQUESTS_MAX = 4096
 
@@ -33,26 +36,34 @@ Request = tuple[int, int, int, int, int]
 class Kinds:
     def __init__(self) -> None:
         self.count = 1
-        # By kind and feature: the bucket.
-        self.levels = np.zeros((KINDS_MAX, FEATURES), np.intp)
+        # By feature and kind: the bucket.
+        self.levels = np.zeros((FEATURES, KINDS_MAX), np.intp)
         self._requests: dict[Request, int] = {}
         # By request and place in it: the kind, or UNKNOWN as long as there was none.
         self._kind = np.zeros((REQUESTS_MAX, PLACES), np.int16)
+        self._reckon_depths(256)
 
     def of(self, request: Request, uses: NDArray[np.int32]) -> NDArray[np.int16]:
         """Of the blocks of a request, head first, used so often before."""
-        depth = np.arange(uses.size)
-        places = np.searchsorted(USES_EDGES, uses, side="right") * 4
-        places += np.searchsorted(DEPTH_EDGES, depth, side="right")
-        places *= 3
-        places += np.searchsorted(DISTANCE_EDGES, depth[::-1], side="right")
+        places = USES_PLACES.take(uses, mode="clip")
+        if places.size > self._by_depth.size:
+            self._reckon_depths(2 * places.size)
+        places += self._by_depth[: places.size]
+        places += self._by_distance[-places.size :]
         row = self._kind[self._number(request)]
         new = places[row[places] == UNKNOWN]
         if new.size:
-            for place in np.unique(new).tolist():
+            for place in sorted(set(new.tolist())):
                 row[place] = self._make(request, place)
         kinds: NDArray[np.int16] = row[places]
         return kinds
+
+    def _reckon_depths(self, size: int) -> None:
+        """What a block's depth in its chain, and its distance from the tail, add to the number of its place:
+        of chains up to this size, the distances from behind."""
+        depth = np.arange(size)
+        self._by_depth = np.searchsorted(DEPTH_EDGES, depth, side="right") * 3
+        self._by_distance = np.searchsorted(DISTANCE_EDGES, depth[::-1], side="right")
 
     def _number(self, request: Request) -> int:
         number = self._requests.get(request)
@@ -68,7 +79,7 @@ class Kinds:
         kind, self.count = self.count, self.count + 1
         place, distance = divmod(place, 3)
         uses, depth = divmod(place, 4)
-        self.levels[kind] = (*request, uses, depth, distance)
+        self.levels[:, kind] = (*request, uses, depth, distance)
         return kind
 
 

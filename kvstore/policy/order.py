@@ -60,20 +60,32 @@ class UseOrder:
             self._begin = int(self._place[rows[0]])
         return rows[:count]
 
-    def sample(self, count: int, turn: int, runs: int) -> Rows:
+    @property
+    def span(self) -> int:
+        """Of the log, where rows that count may stand: at least as many as there are."""
+        return self._end - self._begin
+
+    def sample(self, count: int, turn: int, runs: int, together: NDArray[np.int64]) -> Rows:
         """About `count` rows in `runs` pieces, evenly from old to new; all, if there are no more. Other
-        `turn`s bring other pieces. Whole pieces, for blocks of a chain stand together."""
-        span = self._end - self._begin
+        `turn`s bring other pieces.
+
+        `together`: by row, a number that those share which were appended together. Of such the last are not
+        here without the first: where a piece begins in their midst, its beginning is left out.
+        """
+        span = self.span
         if span <= count:
             return self.all()
         piece = count // runs
         # Multiples of the golden ratio fill the span evenly, whatever the number of turns.
         offset = int((turn * 0.6180339887498949 % 1.0) * span)
         starts = offset + np.arange(runs) * (span // runs)
-        places = ((starts[:, None] + np.arange(piece)).ravel() % span) + self._begin
+        places = (starts[:, None] + np.arange(-1, piece)) % span + self._begin
         rows = self._log[places].astype(np.intp)
-        counting: Rows = rows[self._place[rows] == places]
-        return counting
+        numbers = together[rows]
+        is_cut = (numbers[:, 1:] == numbers[:, :1]).cumprod(axis=1, dtype=np.bool_)
+        whole = ~is_cut & (self._place[rows[:, 1:]] == places[:, 1:])
+        sampled: Rows = rows[:, 1:][whole]
+        return sampled
 
     def _counting(self, begin: int, end: int) -> Rows:
         rows = self._log[begin:end].astype(np.intp)

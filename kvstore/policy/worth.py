@@ -8,6 +8,8 @@ is taken as a fact: what nobody else has used is worth nothing then.
 A block is worth no less than what hangs on it (`chain_worth.py`): so a chain is evicted from its tail.
 """
 
+from bisect import bisect_right
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -26,9 +28,11 @@ __all__ = ["Worth"]
 JUDGED_MIN = 8192
 JUDGED_PER_VICTIM = 32
 POOL_PARTS = 32
+# Where too few of these may go: so many times as many are judged.
+JUDGED_AGAIN = 4
 SAMPLE_RUNS = 32
 # Shares of a prompt that are new: buckets.
-NEW_EDGES = np.array([0.05, 0.2, 0.6, 1.0])
+NEW_EDGES = (0.05, 0.2, 0.6, 1.0)
 # Turns from here on are alike.
 TURN_MAX = 5
 # Of a chat: what is remembered of a turn's number. A prompt that is asked again goes on from itself.
@@ -60,28 +64,28 @@ class Worth:
             return
         self._now = now = max(self._now, use.time)
         ghosts, returns = self._ghosts, self.returns
-        places, is_known = ghosts.find(use.hashes)
-        known = use.rows.size - int(is_known[::-1].argmax()) if is_known.any() else 0
-        old = places[is_known]
-        returns.read(ghosts.kind[old], now - ghosts.time[old])
-        turn, gap = self._turn(places[:known], now)
-        uses = np.where(is_known, ghosts.uses[places] + np.int32(1), np.int32(0))
+        places, ghost, is_known = ghosts.find(use.hashes)
+        known = 0
+        if is_known.any():
+            known = use.rows.size - int(is_known[::-1].argmax())
+            returns.read(ghost["kind"][is_known], now - ghost["time"][is_known])
+        turn, gap = self._turn(ghost[:known], now)
         request = (
             min(turn, TURN_MAX),
             bucket(use.prompt_tokens, first=1000, factor=4),
             bucket(use.answer_tokens, first=32, factor=2),
             1 + bucket(gap, first=4, factor=2, levels=7) if turn else 0,
-            int(np.searchsorted(NEW_EDGES, 1 - known / use.rows.size, side="right")),
+            bisect_right(NEW_EDGES, 1 - known / use.rows.size),
         )
+        uses = (ghost["uses"] + 1) * is_known
         kinds = self._kinds.of(request, uses)
         returns.used(now, kinds)
-        is_shared = is_known & ghosts.is_shared[places]
+        is_shared = is_known & ghost["is_shared"]
         if not turn:
             is_shared[:known] = True
-        ghosts.put(places, use.hashes)
-        ghosts.time[places], ghosts.kind[places], ghosts.uses[places] = now, kinds, uses
-        ghosts.turn[places], ghosts.length[places] = turn, use.rows.size
-        ghosts.is_shared[places] = is_shared
+        ghost["hash"], ghost["time"], ghost["kind"], ghost["uses"] = use.hashes, now, kinds, uses
+        ghost["turn"], ghost["length"], ghost["is_shared"] = turn, use.rows.size, is_shared
+        ghosts.put(places, ghost)
         rows = use.rows
         self._time[rows], self._kind[rows] = now, kinds
         self.chains.used(rows)
@@ -144,16 +148,15 @@ class Worth:
         for candidates in self._tiers:
             candidates.look_again()
 
-    def _turn(self, known: NDArray[np.intp], now: float) -> tuple[int, float]:
+    def _turn(self, known: NDArray[np.void], now: float) -> tuple[int, float]:
         """How many turns a request goes on from, and the seconds since the last. It goes on from an earlier
         one if it holds all of that, but for a last block that was not full; a lone block is anybody's."""
         if known.size < 2:
             return 0, 0.0
         last = known[-1]
-        if known.size < self._ghosts.length[last] - 1:
+        if known.size < last["length"] - 1:
             return 0, 0.0
-        turn = min(int(self._ghosts.turn[last]) + 1, TURNS_COUNTED)
-        return turn, now - float(self._ghosts.time[last])
+        return min(int(last["turn"]) + 1, TURNS_COUNTED), now - float(last["time"])
 
 
 class _Candidates:
@@ -179,14 +182,24 @@ class _Candidates:
                 return victims[:count]
         judged = max(JUDGED_MIN, JUDGED_PER_VICTIM * count)
         self._turn += 1
-        rows = policy.favours.plain(self.order.sample(judged, self._turn, SAMPLE_RUNS))
-        self._pool = self._least(rows, max(2 * count, rows.size // POOL_PARTS), policy)
-        self._places = self.order.places(self._pool)
-        victims = removable(self._pool)
+        while judged < self.order.span:
+            rows = self.order.sample(judged, self._turn, SAMPLE_RUNS, policy.chains.use)
+            victims = self._refill(rows, count, removable, policy)
+            if victims.size >= count:
+                return victims[:count]
+            judged *= JUDGED_AGAIN
+        rows = self.order.all()
+        victims = self._refill(rows, count, removable, policy)
         if victims.size < count:
-            rows = self.order.all()
             victims = removable(policy.favours.last(self._least(rows, rows.size, policy)))
         return victims[:count]
+
+    def _refill(self, rows: Rows, count: int, removable: RowSource, policy: Worth) -> Rows:
+        """Of these the least are in the pool from now on. Returns what of them may go."""
+        rows = policy.favours.plain(rows)
+        self._pool = self._least(rows, max(2 * count, rows.size // POOL_PARTS), policy)
+        self._places = self.order.places(self._pool)
+        return removable(self._pool)
 
     def _least(self, rows: Rows, count: int, policy: Worth) -> Rows:
         """Of the least worth first; of equal worth in the order of use, so tails before heads."""

@@ -8,15 +8,16 @@ from bench.replay import hashes_of, replay
 from bench.traces import Trace
 from kvstore.core.ports import Use
 from kvstore.core.types import CPU, DISK, GPU
-from kvstore.policy import returns
+from kvstore.policy import chain_worth, returns
 from kvstore.policy.admission import AdmitByChance
+from kvstore.policy.ages import BINS, EDGES, WIDTHS
 from kvstore.policy.arc import Arc
 from kvstore.policy.chain_worth import ChainWorth
 from kvstore.policy.eviction import Lru
 from kvstore.policy.ghosts import Ghosts
 from kvstore.policy.kinds import KINDS_MAX, Kinds
 from kvstore.policy.lfu import LfuAgeing
-from kvstore.policy.returns import BINS, EDGES, WIDTHS, Returns
+from kvstore.policy.returns import Returns
 from kvstore.policy.s3fifo import S3Fifo
 from kvstore.policy.worth import Worth
 
@@ -47,10 +48,11 @@ def plain_index(hazard: np.ndarray, start: int) -> float:
 
 
 def test_the_index_is_the_best_over_all_times_to_stop() -> None:
-    hazard = np.random.default_rng(1).random((50, BINS)) ** 3
+    hazard = np.random.default_rng(1).random((BINS, 50)) ** 3
     worth = returns._gittins(hazard)
     for kind in range(50):
-        assert worth[kind, :BINS] == pytest.approx([plain_index(hazard[kind], bin_) for bin_ in range(BINS)])
+        expected = [plain_index(hazard[:, kind], bin_) for bin_ in range(BINS)]
+        assert worth[:BINS, kind] == pytest.approx(expected)
 
 
 def made_kinds(count: int) -> Kinds:
@@ -74,8 +76,8 @@ def test_hazards_come_to_those_that_are() -> None:
         if generator.random() < (0.5 if kind == 1 else 0.05):
             due.append((second + 100.0, kind, 40))
     bin_ = int(np.searchsorted(EDGES, 100.0, side="right")) - 1
-    assert table.hazard[1, bin_] == pytest.approx(0.5, abs=0.05)
-    assert table.hazard[2, bin_] == pytest.approx(0.05, abs=0.02)
+    assert table.hazard[bin_, 1] == pytest.approx(0.5, abs=0.05)
+    assert table.hazard[bin_, 2] == pytest.approx(0.05, abs=0.02)
     kinds = np.array([1, 2], np.int16)
     likely, unlikely = table.chance(kinds, np.zeros(2)).tolist()
     assert likely == pytest.approx(0.5, abs=0.06)
@@ -115,11 +117,13 @@ def test_kinds_are_bounded() -> None:
 def test_a_ghost_is_known_until_another_takes_its_place() -> None:
     ghosts = Ghosts(1)
     hashes = hashes_of(np.arange(1_000_000))
-    places, _ = ghosts.find(hashes)
-    ghosts.put(places, hashes)
-    _, is_known = ghosts.find(hashes)
+    places, records, _ = ghosts.find(hashes)
+    records["hash"], records["uses"] = hashes, np.arange(hashes.size)
+    ghosts.put(places, records)
+    _, found, is_known = ghosts.find(hashes)
     last = {int(place): index for index, place in enumerate(places.tolist())}
     assert np.flatnonzero(is_known).tolist() == sorted(last.values())
+    assert found["uses"][is_known].tolist() == sorted(last.values())
 
 
 def plain_greatest(parents: dict[int, int], own: dict[int, float]) -> dict[int, float]:
@@ -132,8 +136,8 @@ def plain_greatest(parents: dict[int, int], own: dict[int, float]) -> dict[int, 
     return greatest
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_a_block_is_worth_no_less_than_what_hangs_on_it(seed: int) -> None:
+def made_chains(seed: int) -> tuple[ChainWorth, np.ndarray, dict[int, int]]:
+    """Chains that hang on each other; the rows in the order of use, and the parent of each."""
     generator = np.random.default_rng(seed)
     chains = ChainWorth(300)
     order: list[int] = []
@@ -150,11 +154,30 @@ def test_a_block_is_worth_no_less_than_what_hangs_on_it(seed: int) -> None:
         chains.used(chain)
         parents |= dict(zip(chain[1:].tolist(), chain[:-1].tolist(), strict=True))
         order = [row for row in order if row not in chain] + chain[::-1].tolist()
-    rows = np.array(order, np.intp)
-    own = generator.random(rows.size)
-    expected = plain_greatest(parents, dict(zip(order, own.tolist(), strict=True)))
+    return chains, np.array(order, np.intp), parents
+
+
+@pytest.mark.parametrize("scale_bits", [chain_worth.SCALE_BITS, 60], ids=["usual", "little room above"])
+@pytest.mark.parametrize("seed", range(20))
+def test_a_block_is_worth_no_less_than_what_hangs_on_it(
+    seed: int, scale_bits: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chain_worth, "SCALE_BITS", scale_bits)
+    chains, rows, parents = made_chains(seed)
+    own = np.random.default_rng(seed).random(rows.size)
+    expected = plain_greatest(parents, dict(zip(rows.tolist(), own.tolist(), strict=True)))
     greatest = chains.greatest(rows, own)
-    assert greatest == pytest.approx([expected[row] for row in order])
+    assert greatest == pytest.approx([expected[row] for row in rows.tolist()])
+
+
+def test_lone_blocks_keep_their_order_however_many_they_are() -> None:
+    """More of them than numbers of runs fit above a worth of the usual size."""
+    chains = ChainWorth(5_000_000)
+    rows = np.arange(5_000_000)
+    chains.use[:] = rows
+    own = np.random.default_rng(1).random(rows.size)
+    in_order = chains.ranks(rows, own)[np.argsort(own)]
+    assert (in_order[1:] >= in_order[:-1]).all()
 
 
 # ---------------------------------------------------------------------- the policy

@@ -1,0 +1,118 @@
+"""What is learned is fitted a little with each use: none does much of it, and all of it is done."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from kvstore.policy import returns
+from kvstore.policy.ages import BINS, EDGES, RUNS_AT_ONCE, RUNS_MAX, Runs
+from kvstore.policy.kinds import KINDS_MAX, Kinds
+from kvstore.policy.returns import KINDS_A_USE, STEP_EFFORT, USE_EFFORT, Returns
+
+# Uses from one fit to the next, with all kinds.
+PERIOD = KINDS_MAX // KINDS_A_USE
+
+
+def all_kinds() -> Kinds:
+    kinds, generator = Kinds(), np.random.default_rng(1)
+    uses = np.repeat(np.array([0, 1, 2, 3, 6, 20], np.int32), 20)
+    while kinds.count < KINDS_MAX:
+        kinds.of((*generator.integers(0, 8, 5).tolist(),), generator.permutation(uses))
+    return kinds
+
+
+def watched(table: Returns, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Kinds that were looked at in one call, of those that fit and judge them."""
+    looked: list[int] = []
+
+    def count(method):
+        def counting(kinds: slice, *others: float) -> None:
+            looked.append(kinds.stop - kinds.start)
+            method(kinds, *others)
+
+        return counting
+
+    for name in ("_take_stock", "_judge"):
+        monkeypatch.setattr(table, name, count(getattr(table, name)))
+    return looked
+
+
+def test_no_use_does_much_of_a_fit_and_each_fit_comes_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With all kinds, and when everything comes of age at once."""
+    table, generator = Returns(all_kinds()), np.random.default_rng(2)
+    table.used(0.0, np.zeros(1, np.int16))
+    looked = watched(table, monkeypatch)
+    come = count_aged(table, monkeypatch)
+    total = 0
+    for index in range(6 * PERIOD):
+        looked.clear()
+        come.clear()
+        kinds = generator.permutation(KINDS_MAX)[: RUNS_MAX // 128].astype(np.int16)
+        table.used(float(index if index < 3 * PERIOD else index + 10_000), kinds)
+        assert sum(looked) < USE_EFFORT + STEP_EFFORT
+        assert sum(come) < 8 * RUNS_AT_ONCE
+        total += sum(looked)
+    # Fits are begun five times before the last use but one period, and each looks at every kind twice.
+    assert total >= 4 * 2 * KINDS_MAX
+
+
+def count_aged(table: Returns, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    come: list[int] = []
+    runs = table._runs
+    ask = runs.come_of_age
+
+    def asking(bin_: int, time: float, count: int) -> tuple[np.ndarray, np.ndarray]:
+        answer = ask(bin_, time, count)
+        come.append(answer[0].size)
+        return answer
+
+    monkeypatch.setattr(runs, "come_of_age", asking)
+    return come
+
+
+def test_a_fit_in_steps_comes_to_the_same_as_one_at_once() -> None:
+    """Where nothing happens between the steps but what is not counted yet."""
+    tables = [Returns(all_kinds()) for _ in range(2)]
+    for table in tables:
+        generator = np.random.default_rng(3)
+        for index in range(PERIOD):
+            kinds = generator.permutation(KINDS_MAX)[:50].astype(np.int16)
+            table.used(10.0 * index, kinds)
+            table.read(kinds[:9], np.full(9, 30.0))
+    stepwise, at_once = tables
+    finish(at_once._steps)
+    for _ in range(PERIOD - 1):
+        stepwise.used(10.0 * PERIOD, np.zeros(1, np.int16))
+    assert stepwise._seen == pytest.approx(at_once._seen)
+    assert stepwise.hazard == pytest.approx(at_once.hazard)
+    assert not np.allclose(at_once.hazard, returns.Returns(Kinds()).hazard[:, :1])
+
+
+def finish(steps: Iterator[int]) -> None:
+    for _ in steps:
+        pass
+
+
+def test_runs_come_of_each_age_once_unless_they_were_overwritten() -> None:
+    runs, generator = Runs(), np.random.default_rng(4)
+    uses, runs_each = 3_000, 60
+    times = np.repeat(np.cumsum(generator.exponential(1.0, uses)), runs_each)
+    kinds = np.array([generator.permutation(100)[:runs_each] for _ in range(uses)]).ravel()
+    sizes = generator.integers(1, 4, kinds.size)
+    passed, told = [0] * BINS, [0] * BINS
+    for index in range(uses):
+        begin, end = index * runs_each, (index + 1) * runs_each
+        runs.add(times[begin], np.repeat(kinds[begin:end], sizes[begin:end]).astype(np.int16))
+        bin_ = int(generator.integers(BINS))
+        first = max(passed[bin_], end - RUNS_MAX)
+        last = int(np.searchsorted(times[:end], times[begin] - EDGES[bin_], side="right"))
+        come: list[np.ndarray] = [np.empty((0, 2))]
+        while (more := runs.come_of_age(bin_, times[begin], runs.count))[0].size:
+            come.append(np.column_stack(more))
+        expected = np.column_stack([kinds[first:last], sizes[first:last]])
+        assert np.concatenate(come).tolist() == expected.tolist()
+        passed[bin_] = max(first, last)
+        told[bin_] += len(expected)
+    # Of what is young all was told, of what is old only what wasn't overwritten before.
+    assert told[0] > kinds.size - 50 * runs_each > told[-1]
