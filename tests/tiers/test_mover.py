@@ -13,10 +13,11 @@ from kvstore.core.effects import DiskDelete, Transfer
 from kvstore.core.errors import CheckFailed
 from kvstore.core.types import COPY, LOAD, READ, Frame, Tier, TransferId, Urgency
 from kvstore.tiers import moves
+from kvstore.tiers.copying import COPY_PIECE_BYTES
 from kvstore.tiers.disk import DiskWriteFailed, ReadOutcome
 from kvstore.tiers.mover import Mover
 from kvstore.tiers.mover_setup import MoverSetup
-from kvstore.tiers.movers import COPY_PIECE_BYTES, READ_PIECE_BYTES, Movers
+from kvstore.tiers.movers import READ_PIECE_BYTES, Movers
 from kvstore.tiers.moves import Part, PieceEnd
 from kvstore.tiers.pacing import RealClock, TokenBucket
 from kvstore.tiers.pool import HostPool
