@@ -161,6 +161,9 @@ class _CudaDevice:
         free, _ = self._calls("cuMemGetInfo")
         return int(free)
 
+    def synchronize(self) -> None:
+        self._calls("cuCtxSynchronize")
+
     # --- Virtual memory management.
 
     def granularity_bytes(self) -> int:

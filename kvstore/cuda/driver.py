@@ -6,7 +6,8 @@ that gave them, and to nobody else.
 
 What holds of a `Device`:
 
-1. Its methods are for one thread at a time, within `current()`. None waits for work on the device.
+1. Its methods are for one thread at a time, within `current()`. None waits for work on the device, but for
+   `synchronize`, which only who has mapped memory calls.
 2. Work of one stream runs in order; between streams there is no order. A copy is over when an event that was
    recorded after it on its stream is done, and not before.
 3. The copies of one batch run in any order. Sources are read in the order of the stream, never before work
@@ -77,6 +78,9 @@ class Device(Protocol):
         """Gives its context up. Outside of `current`, after all else."""
 
     def memory_free_bytes(self) -> int: ...
+
+    def synchronize(self) -> None:
+        """Waits for all work of this process on the device."""
 
     # --- Memory by virtual memory management: a range of addresses, and pages put there.
 

@@ -186,6 +186,17 @@ class DriverConformance:
         device.destroy_event(event)
         device.destroy_stream(stream)
 
+    def test_who_synchronizes_has_all_work_behind_it(self, device: Device, host: np.ndarray) -> None:
+        stream = device.make_stream()
+        memory = DeviceMemory.make(device, SIZE)
+        host[:SIZE] = 9
+        device.copy(memory.address, host.ctypes.data, SIZE, stream)
+        device.copy(host.ctypes.data + SIZE, memory.address, SIZE, stream)
+        device.synchronize()
+        assert (host[SIZE : 2 * SIZE] == 9).all()
+        device.destroy_stream(stream)
+        memory.close()
+
     def test_memory_the_old_way(self, device: Device) -> None:
         address = device.allocate(SIZE)
         assert device.export_ipc(address)

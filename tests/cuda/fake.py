@@ -153,6 +153,10 @@ class FakeDevice:
         with self._calling("memory_free_bytes"):
             return self.memory.size_bytes - self.memory.used_bytes
 
+    def synchronize(self) -> None:
+        with self._calling("synchronize"):
+            self.streams.wait_empty()
+
     def granularity_bytes(self) -> int:
         with self._calling("granularity_bytes"):
             return self.memory.granularity

@@ -68,11 +68,17 @@ class FakeStreams:
         with self._changed:
             for stream in self.by_number.values():
                 stream.steps.clear()
+            self._changed.notify_all()
 
     def step(self, number: int | None = None) -> bool:
         """One step of this stream, or of any. False: nothing can run."""
         with self._changed:
             return self._step(number)
+
+    def wait_empty(self) -> None:
+        """Until all that was given has run; with a thread of its own only."""
+        with self._changed:
+            self._changed.wait_for(lambda: not any(stream.steps for stream in self.by_number.values()))
 
     def run_all(self) -> None:
         while self.step():
@@ -106,6 +112,8 @@ class FakeStreams:
         self.steps_run += 1
         [chosen] = self.random.choices(ready, [stream.weight for stream in ready])
         chosen.steps.popleft()()
+        if not chosen.steps:
+            self._changed.notify_all()
         return True
 
     def _run(self) -> None:

@@ -76,6 +76,7 @@ int cuDevicePrimaryCtxRelease(int device) { return retained[device]-- > 0 ? OK :
 int cuCtxPushCurrent(void *context) { stack[depth++] = context; return OK; }
 int cuCtxPopCurrent(void **context) { CONTEXT(); *context = stack[--depth]; return OK; }
 int cuMemGetInfo(size_t *free, size_t *all) { CONTEXT(); *free = total - in_use; *all = total; return OK; }
+int cuCtxSynchronize(void) { CONTEXT(); return OK; }
 
 int cuMemGetAllocationGranularity(size_t *size, const Properties *properties, int option) {
     NEED(right(properties) && option == 0, INVALID);
