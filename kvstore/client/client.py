@@ -27,15 +27,20 @@ from kvstore.client.mapping import MappedPool, map_pools, share_rank
 from kvstore.client.operations import duration
 from kvstore.client.operator_calls import OperatorCalls
 from kvstore.client.tables import BlockTables
+from kvstore.cuda.driver import Driver
 from kvstore.v1 import kvstore_pb2 as pb
 
 __all__ = ["Client"]
 
 
 class Client:
-    def __init__(self, address: str = "", *, deadline_seconds: float = 2.0) -> None:
+    def __init__(
+        self, address: str = "", *, deadline_seconds: float = 2.0, cuda: Driver | None = None
+    ) -> None:
         """Connects to nothing yet. `address`: the service's socket, a path or `unix:PATH`; empty: this
-        user's default. The deadline bounds one try."""
+        user's default. The deadline bounds one try. `cuda`: by what a pool on a GPU is mapped; this
+        machine's driver by default, looked for only where there is such a pool."""
+        self._cuda = cuda
         self._service = Service(to_address(address or default_address()), deadline_seconds)
         self.operator = OperatorCalls(self._service)
         self._attachment: Attachment | None = None
@@ -63,7 +68,8 @@ class Client:
         check_ranks(ranks, layout.ranks)
         response = ask_attach(self._service, layout, build=build, lease_seconds=lease_seconds)
         try:
-            pools = map_pools(response, ranks, layout.block_bytes, seconds=self._service.deadline_seconds)
+            seconds = self._service.deadline_seconds
+            pools = map_pools(response, ranks, layout.block_bytes, seconds=seconds, cuda=self._cuda)
         except BaseException:
             give_up(self._service, response.engine)
             raise

@@ -8,57 +8,73 @@ tether go when the last array that the engine made from the pool has gone. Nothi
 array that is still in use.
 """
 
-import mmap
 import os
 import socket
-import stat
 import time
-import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
-import numpy as np
-import numpy.typing as npt
 from google.protobuf.message import DecodeError
 
+from kvstore.client.cuda_mapping import DeviceFrames, device_uuid, map_cuda, open_device
 from kvstore.client.errors import ClientError, ServiceLost
+from kvstore.client.host_mapping import HostFrames, map_host
+from kvstore.client.tethers import fetch
+from kvstore.cuda.driver import Driver
 from kvstore.v1 import kvstore_pb2 as pb
 
 __all__ = ["MappedPool", "map_pools", "map_shared_rank", "share_rank"]
 
-GOOD = b"\0"
 PAGE_BYTES = 4096
-RETRY_SECONDS = 0.02  # A full backlog or a closed connection: long enough for the service to catch up.
-DESCRIPTORS_MAX = 8  # Room to notice more than the one that is due.
 
 
 class MappedPool:
     """One rank's frames. `close` is the client's to call; the engine drops its arrays, views and tensors."""
 
-    def __init__(self, handle: pb.PoolHandle, memory: mmap.mmap, tether: int) -> None:
+    def __init__(self, handle: pb.PoolHandle, frames: HostFrames | DeviceFrames, tether: int) -> None:
         self.rank = handle.rank
         self.block_bytes = handle.block_bytes
         self.frame_count = handle.frame_count
+        # Of the GPU that the frames are on; empty: they are in host memory.
+        self.device_uuid = device_uuid(handle)
         self.tether = tether  # To be watched only; good until `close`.
-        # The arrays hold the mapping and the finalizer holds the tether; nothing else holds either. Not at
-        # exit: there the kernel unmaps first and ends connections last, as it should be.
-        weakref.finalize(memory, os.close, tether).atexit = False
-        flat = np.frombuffer(memory, dtype=np.uint8)
-        self._frames: npt.NDArray[np.uint8] | None = flat.reshape(-1, handle.frame_stride_bytes)
+        self._frames: HostFrames | DeviceFrames | None = frames
 
     @property
-    def frames(self) -> npt.NDArray[np.uint8]:
-        """[frame_count, frame_stride_bytes], writable and shared; a frame begins with its block."""
-        frames = self._frames
-        if frames is None:
-            raise ServiceLost(f"the pool of rank {self.rank} is no longer mapped: attach again")
+    def frames(self) -> HostFrames:
+        """[frame_count, frame_stride_bytes], writable and shared; a frame begins with its block.
+
+        Of a pool in host memory; those on a GPU are `device_frames`.
+        """
+        frames = self._mapped()
+        if isinstance(frames, DeviceFrames):
+            raise ClientError(f"the pool of rank {self.rank} is on {self.device_uuid}: use device_frames")
+        return frames
+
+    @property
+    def device_frames(self) -> DeviceFrames:
+        """Of a pool on a GPU, for `torch.as_tensor`."""
+        frames = self._mapped()
+        if not isinstance(frames, DeviceFrames):
+            raise ClientError(f"the pool of rank {self.rank} is in host memory: use frames")
         return frames
 
     def close(self) -> None:
         self._frames = None
 
+    def _mapped(self) -> HostFrames | DeviceFrames:
+        if self._frames is None:
+            raise ServiceLost(f"the pool of rank {self.rank} is no longer mapped: attach again")
+        return self._frames
+
 
 def map_pools(
-    response: pb.AttachResponse, ranks: Sequence[int], block_bytes: int, *, seconds: float
+    response: pb.AttachResponse,
+    ranks: Sequence[int],
+    block_bytes: int,
+    *,
+    seconds: float,
+    cuda: Driver | None = None,
 ) -> list[MappedPool]:
     """Fetches and maps the pools of these ranks, all or none; `seconds` bounds the exchange for each."""
     handles = {handle.rank: handle for handle in response.pools}
@@ -73,7 +89,7 @@ def map_pools(
                 raise ClientError(f"there is no rank {rank}; the ranks are {sorted(handles)}")
             _check_handle(handles[rank], block_bytes)
             secret = response.fd_secrets[rank]
-            pools.append(_map_pool(handles[rank], response.fd_socket_path, secret, seconds))
+            pools.append(_map_pool(handles[rank], response.fd_socket_path, secret, seconds, cuda))
     except BaseException:
         for pool in pools:
             pool.close()
@@ -88,7 +104,7 @@ def share_rank(response: pb.AttachResponse, rank: int) -> bytes:
     return pb.AttachResponse(pools=[handle], fd_secrets=[secret], fd_socket_path=path).SerializeToString()
 
 
-def map_shared_rank(shared: bytes, *, seconds: float = 2.0) -> MappedPool:
+def map_shared_rank(shared: bytes, *, seconds: float = 2.0, cuda: Driver | None = None) -> MappedPool:
     """In a worker process: the pool of the rank that `Client.share_rank` gave away. Raises ServiceLost where
     there is none to be had, in `seconds` or at all, and ClientError where these are other bytes.
 
@@ -101,79 +117,63 @@ def map_shared_rank(shared: bytes, *, seconds: float = 2.0) -> MappedPool:
     except (DecodeError, TypeError, ValueError) as error:
         raise ClientError(f"not what Client.share_rank gave: {error}") from error
     _check_handle(handle, handle.block_bytes)
-    return _map_pool(handle, response.fd_socket_path, secret, seconds)
+    return _map_pool(handle, response.fd_socket_path, secret, seconds, cuda)
 
 
-def _map_pool(handle: pb.PoolHandle, socket_path: str, secret: bytes, seconds: float) -> MappedPool:
+def _map_pool(
+    handle: pb.PoolHandle, socket_path: str, secret: bytes, seconds: float, cuda: Driver | None
+) -> MappedPool:
+    if not device_uuid(handle):
+        connection, descriptors = _fetch(handle, socket_path, secret, seconds)
+        with connection, _closing(descriptors):
+            frames = map_host(handle, descriptors, connection.fileno())
+            return MappedPool(handle, frames, connection.detach())
+    device = open_device(handle, cuda)
     try:
-        connection, descriptors = _fetch(socket_path, secret, time.monotonic() + seconds)
+        connection, descriptors = _fetch(handle, socket_path, secret, seconds)
+        with connection, _closing(descriptors):
+            device_frames = map_cuda(handle, device, descriptors, connection.fileno())
+            return MappedPool(handle, device_frames, connection.detach())
+    except BaseException:
+        device.close()
+        raise
+
+
+def _fetch(
+    handle: pb.PoolHandle, socket_path: str, secret: bytes, seconds: float
+) -> tuple[socket.socket, list[int]]:
+    try:
+        return fetch(socket_path, secret, time.monotonic() + seconds)
     except OSError as error:
         raise ServiceLost(f"no pool of rank {handle.rank} from {socket_path}: {error}") from error
-    with connection:
-        try:
-            memory = _map(handle, descriptors)
-        finally:
-            for descriptor in descriptors:
-                os.close(descriptor)
-        return MappedPool(handle, memory, connection.detach())
 
 
-def _fetch(socket_path: str, secret: bytes, end: float) -> tuple[socket.socket, list[int]]:
-    """The service closes a connection to make room for others, and then the secret is still good. If it was
-    spent all the same, the next try is told so, and that is no error to try again after."""
-    while True:
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            connection.settimeout(max(end - time.monotonic(), RETRY_SECONDS))
-            connection.connect(socket_path)
-            return connection, _receive_descriptors(connection, secret)
-        except (BlockingIOError, BrokenPipeError, ConnectionResetError):
-            connection.close()
-            if time.monotonic() + RETRY_SECONDS >= end:
-                raise
-        except BaseException:
-            connection.close()
-            raise
-        time.sleep(RETRY_SECONDS)
-
-
-def _receive_descriptors(connection: socket.socket, secret: bytes) -> list[int]:
-    connection.sendall(secret)
-    # Close-on-exec: a program that the engine starts must not hold the pool.
-    flags = socket.MSG_CMSG_CLOEXEC
-    answer, descriptors, _, _ = socket.recv_fds(connection, len(GOOD), DESCRIPTORS_MAX, flags)
-    if answer == GOOD:
-        return descriptors
-    for descriptor in descriptors:
-        os.close(descriptor)
-    if not answer:
-        raise ConnectionResetError("the service closed the connection without an answer")
-    raise ConnectionError(f"the secret was answered with {answer!r}: spent already, or the service is ending")
+@contextmanager
+def _closing(descriptors: list[int]) -> Iterator[None]:
+    """A mapping holds the memory by itself."""
+    try:
+        yield
+    finally:
+        for descriptor in descriptors:
+            os.close(descriptor)
 
 
 def _check_handle(handle: pb.PoolHandle, block_bytes: int) -> None:
     """Sizes that contradict each other would map frames over each other or beyond the end."""
-    stride, size = handle.frame_stride_bytes, handle.host.size_bytes
-    wrong = ""
-    if handle.WhichOneof("memory") != "host":
+    kind = handle.WhichOneof("memory")
+    stride, wrong = handle.frame_stride_bytes, ""
+    size = getattr(handle, kind).size_bytes if kind else 0
+    if not kind:
         wrong = "its memory is of a kind that this client cannot map"
+    elif kind != "host" and not device_uuid(handle):
+        wrong = "it is on a device without a name"
     elif handle.block_bytes != block_bytes:
         wrong = f"its blocks have {handle.block_bytes} bytes, and {block_bytes} were asked for"
     elif not handle.frame_count:
         wrong = "it has no frames"
     elif stride < block_bytes or stride % PAGE_BYTES:
         wrong = f"frames of {block_bytes} bytes cannot stand {stride} bytes apart"
-    elif handle.frame_count * stride != size:
+    elif handle.frame_count * stride > size or (kind == "host" and handle.frame_count * stride != size):
         wrong = f"{handle.frame_count} frames of {stride} bytes are not {size} bytes"
     if wrong:
         raise ClientError(f"the pool of rank {handle.rank} cannot be mapped: {wrong}")
-
-
-def _map(handle: pb.PoolHandle, descriptors: list[int]) -> mmap.mmap:
-    """The size is checked against the file itself: reading beyond its end is a SIGBUS, no exception."""
-    if len(descriptors) != 1:
-        raise ClientError(f"rank {handle.rank} came with {len(descriptors)} descriptors, not with one")
-    found, size = os.fstat(descriptors[0]), handle.host.size_bytes
-    if not stat.S_ISREG(found.st_mode) or found.st_size != size:
-        raise ClientError(f"the pool of rank {handle.rank} has {found.st_size} bytes instead of {size}")
-    return mmap.mmap(descriptors[0], size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)

@@ -6,19 +6,24 @@ from kvstore.core.calls import SetCosts
 from kvstore.core.types import COPY, LOAD, READ, WRITE, Link, LinkCost
 from kvstore.server.clock import now
 from kvstore.server.limits import LinkLimits
-from kvstore.tiers.movers import COPY_PIECE_BYTES, READ_PIECE_BYTES
+from kvstore.tiers.copying import COPY_PIECE_BYTES
+from kvstore.tiers.movers import READ_PIECE_BYTES
 from kvstore.tiers.rates import LinkRates
 
 __all__ = ["LinkCosts"]
 
 # Measurements are never the same twice: the store is told again when one is off by so much.
 DEAD_BAND = 0.1
-# Each piece costs its fixed time; a write is one piece, however large.
-PIECE_BYTES = {COPY: COPY_PIECE_BYTES, LOAD: COPY_PIECE_BYTES, READ: READ_PIECE_BYTES, WRITE: math.inf}
 
 
 class LinkCosts:
-    def __init__(self, rates: LinkRates, limits: LinkLimits, block_bytes: int) -> None:
+    """`copy_bytes`: the pieces of copies."""
+
+    def __init__(
+        self, rates: LinkRates, limits: LinkLimits, block_bytes: int, copy_bytes: int = COPY_PIECE_BYTES
+    ) -> None:
+        # Each piece costs its fixed time; a write is one piece, however large.
+        self._piece_bytes = {COPY: copy_bytes, LOAD: copy_bytes, READ: READ_PIECE_BYTES, WRITE: math.inf}
         self._rates = rates
         self._limits = limits
         self._block_bytes = block_bytes
@@ -36,7 +41,7 @@ class LinkCosts:
         rate, limit = self._rates.rate(link), self._limits.effective(link) or math.inf
         bandwidth = math.inf
         if rate.is_known:
-            piece = max(self._block_bytes, PIECE_BYTES[link])
+            piece = max(self._block_bytes, self._piece_bytes[link])
             each_byte = 1 / rate.bandwidth_bytes_per_second + rate.fixed_seconds / piece
             bandwidth = 1 / each_byte
         bandwidth = min(bandwidth, limit)

@@ -32,6 +32,7 @@ from kvstore.server.layout import Layout
 from kvstore.server.limits import LinkLimits
 from kvstore.server.pools import Pools
 from kvstore.server.waits import Waits
+from kvstore.tiers.copying import piece_bytes
 from kvstore.tiers.disk import DiskTier
 from kvstore.tiers.mover import Mover
 from kvstore.tiers.movers import Movers
@@ -91,7 +92,7 @@ class RunningStore:
             in_flight_bytes_max=blocks_in_flight_max(store.config) * pools.gpu.frame_bytes,
         )
         limits.rule(rates, self._movers.set_rate)
-        self._costs = LinkCosts(rates, limits, pools.gpu.frame_bytes)
+        self._costs = LinkCosts(rates, limits, pools.gpu.frame_bytes, piece_bytes(pools.gpu))
         self._ticker: asyncio.Handle = self._loop.call_soon(self._tick)
 
     def ask(self, event: Event, kind: type[AnswerKind]) -> AnswerKind:

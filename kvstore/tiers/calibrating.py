@@ -28,8 +28,9 @@ from kvstore.core.types import (
     TransferId,
     WriterId,
 )
+from kvstore.tiers.copying import GpuPool, copy_moves
 from kvstore.tiers.disk import DiskTier, DiskWriteFailed
-from kvstore.tiers.moves import Move, Part, copy_frames, read_blocks, write_blocks
+from kvstore.tiers.moves import Move, Part, read_blocks, write_blocks
 from kvstore.tiers.pacing import Clock, RealClock, TokenBucket
 from kvstore.tiers.pool import HostPool
 from kvstore.tiers.rates import LinkRates
@@ -90,7 +91,7 @@ class _Bench:
 
 def calibrate(
     rates: LinkRates,
-    gpu: HostPool,
+    gpu: GpuPool,
     cpu: HostPool | None,
     disk: DiskTier | None = None,
     keys: Sequence[StoredKey] = (),
@@ -104,8 +105,9 @@ def calibrate(
     if cpu is None:
         return
     frames = min(gpu.frame_count, cpu.frame_count, block_counts(cpu.frame_bytes)[-1])
-    copy = _Bench(COPY, partial(copy_frames, gpu, cpu), frames, cpu.frame_bytes)
-    load = _Bench(LOAD, partial(copy_frames, cpu, gpu), frames, cpu.frame_bytes)
+    down, up = copy_moves(gpu, cpu)
+    copy = _Bench(COPY, down, frames, cpu.frame_bytes)
+    load = _Bench(LOAD, up, frames, cpu.frame_bytes)
     share = seconds_max / (4 if disk is not None and keys else 2)
     for bench, other in ((copy, load), (load, copy)):
         _measure(rates, bench, share, other)

@@ -12,12 +12,14 @@ from kvstore.core.config import WRITES_MAX
 from kvstore.core.effects import Transfer
 from kvstore.core.errors import CheckFailed
 from kvstore.core.types import COPY, LOAD, READ, WRITE, Link, TransferId
+from kvstore.tiers.copying import GpuPool, copy_moves, piece_bytes, thread_count
+from kvstore.tiers.cuda_pool import CudaPool
 from kvstore.tiers.disk import DiskTier
 from kvstore.tiers.disk_tickets import Tickets
 from kvstore.tiers.link_names import link_name
 from kvstore.tiers.mover import TRANSFERS_MAX, Mover
 from kvstore.tiers.mover_setup import Ended, MoverSetup, Returned, Tell
-from kvstore.tiers.moves import Move, Synced, copy_frames, read_blocks, tell_disk, write_blocks
+from kvstore.tiers.moves import Move, Synced, read_blocks, tell_disk, write_blocks
 from kvstore.tiers.pacing import Clock, RealClock, TokenBucket
 from kvstore.tiers.pool import HostPool
 from kvstore.tiers.rates import LinkRates
@@ -25,8 +27,6 @@ from kvstore.tiers.turns import GiveWay, Told
 
 __all__ = ["READ_THREADS", "TRANSFERS_MAX", "WRITE_THREADS", "Ended", "Movers", "Returned"]
 
-# A copy of this many bytes is over in a millisecond; what a mover does between two is some microseconds.
-COPY_PIECE_BYTES = 4 << 20
 # More at once for a device that has several requests in service, and two threads so that it does not run
 # dry while one of them looks at what it has got.
 READ_PIECE_BYTES = 8 << 20
@@ -44,7 +44,7 @@ class Movers:
 
     def __init__(
         self,
-        gpu: HostPool,
+        gpu: GpuPool,
         cpu: HostPool | None,
         disk: DiskTier | None,
         ended: Ended,
@@ -55,6 +55,7 @@ class Movers:
         in_flight_bytes_max: int = 0,
         clock: Clock | None = None,
     ) -> None:
+        self._gpu = gpu
         self._by_link: dict[Link, Mover] = {}
         self._buckets: dict[Link, TokenBucket] = {}
         self._ended = ended
@@ -66,8 +67,10 @@ class Movers:
             return
         self._frame_bytes = cpu.frame_bytes
         give_way = GiveWay()
-        self._add(COPY, partial(copy_frames, gpu, cpu), COPY_PIECE_BYTES, gives_way=give_way)
-        self._add(LOAD, partial(copy_frames, cpu, gpu), COPY_PIECE_BYTES, is_given_way=give_way)
+        down, up = copy_moves(gpu, cpu)
+        piece, threads = piece_bytes(gpu), thread_count(gpu)
+        self._add(COPY, down, piece, threads=threads, gives_way=give_way)
+        self._add(LOAD, up, piece, threads=threads, is_given_way=give_way)
         if disk is None:
             return
         # One piece, since a batch is stored whole or not at all, with one sync.
@@ -101,13 +104,19 @@ class Movers:
         self._buckets[link].set_rate(bytes_per_second)
 
     def alive(self) -> bool:
-        """False once a thread has met a bug or has ended by itself: the service must stop then."""
-        return all(mover.alive() for mover in self._by_link.values())
+        """False once a thread has met a bug or has ended by itself, or a device is lost: the service must
+        stop then."""
+        return self._device_error is None and all(mover.alive() for mover in self._by_link.values())
 
     @property
     def error(self) -> BaseException | None:
         """Why `alive` is False."""
-        return next((mover.error for mover in self._by_link.values() if mover.error is not None), None)
+        errors = (self._device_error, *(mover.error for mover in self._by_link.values()))
+        return next((error for error in errors if error is not None), None)
+
+    @property
+    def _device_error(self) -> BaseException | None:
+        return self._gpu.error if isinstance(self._gpu, CudaPool) else None
 
     def close(self, timeout: float) -> bool:
         """Lets the movers work off what they have; what isn't begun by then ends as failed.

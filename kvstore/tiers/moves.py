@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +36,7 @@ __all__ = [
     "PieceEnd",
     "Synced",
     "block_count",
+    "check_frames",
     "copy_frames",
     "frame_runs",
     "read_blocks",
@@ -94,6 +96,16 @@ Frames = NDArray[np.uint8]
 Run = tuple[int, int, int]
 
 
+class Framed(Protocol):
+    """A pool, wherever its bytes are."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def frame_count(self) -> int: ...
+
+
 def block_count(transfer: Transfer) -> int:
     return max(len(transfer.source_frames), len(transfer.target_frames), len(transfer.keys))
 
@@ -101,8 +113,8 @@ def block_count(transfer: Transfer) -> int:
 def copy_frames(source: HostPool, target: HostPool, part: Part) -> PieceEnd:
     """Neighbours go as one copy, padding included; numpy lets other threads run while it copies."""
     sources, targets = part.source_frames, part.target_frames
-    _check_frames(source, sources)
-    _check_frames(target, targets)
+    check_frames(source, sources)
+    check_frames(target, targets)
     check(source.stride_bytes == target.stride_bytes, "pools with frames of different size")
     check(source.ranks == target.ranks, "pools with different ranks")
     runs = frame_runs(sources, targets)
@@ -161,7 +173,7 @@ def write_blocks(cpu: HostPool, disk: DiskTier, part: Part) -> PieceEnd:
     """All or none of the piece, durably: under a slow limit by several batches, which are taken back where
     one fails."""
     frames, keys, bucket, clock = part.source_frames, part.keys, part.bucket, part.clock
-    _check_frames(cpu, frames)
+    check_frames(cpu, frames)
     check(len(keys) == len(frames), "a key for each frame")
     payloads = [[place.data for place in _places(cpu, frame)] for frame in frames]
     waited, began = bucket.waited_seconds, clock.now()
@@ -182,7 +194,7 @@ def write_blocks(cpu: HostPool, disk: DiskTier, part: Part) -> PieceEnd:
 
 def read_blocks(disk: DiskTier, cpu: HostPool, part: Part) -> PieceEnd:
     frames, keys, bucket, clock = part.target_frames, part.keys, part.bucket, part.clock
-    _check_frames(cpu, frames)
+    check_frames(cpu, frames)
     check(len(keys) == len(frames), "a key for each frame")
     waited, began = bucket.waited_seconds, clock.now()
     failed: list[int] = []
@@ -239,7 +251,7 @@ def _without_waits(seconds: float, waited: float) -> float:
     return 0.0 if waited else seconds
 
 
-def _check_frames(pool: HostPool, frames: Sequence[Frame]) -> None:
+def check_frames(pool: Framed, frames: Sequence[Frame]) -> None:
     """numpy takes frames below zero and cuts slices off without a word."""
     if frames:
         inside = min(frames) >= 0 and max(frames) < pool.frame_count

@@ -68,6 +68,10 @@ class HostPool:
         check(self._frames, f"pool {self.name} is closed")
         return self._frames[rank]
 
+    def address(self, rank: int) -> int:
+        """Of frame 0 in this process; good until `close`."""
+        return self.frames(rank).ctypes.data
+
     def close(self) -> None:
         self._frames.clear()
         for file in self._files:

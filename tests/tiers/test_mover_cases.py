@@ -10,7 +10,8 @@ from kvstore.core.effects import Transfer
 from kvstore.core.errors import CheckFailed
 from kvstore.core.types import COPY, LOAD, Frame, Tier, TransferId, Urgency
 from kvstore.tiers import moves
-from kvstore.tiers.movers import COPY_PIECE_BYTES, READ_PIECE_BYTES, Movers
+from kvstore.tiers.copying import COPY_PIECE_BYTES
+from kvstore.tiers.movers import READ_PIECE_BYTES, Movers
 from kvstore.tiers.pool import HostPool
 from kvstore.tiers.turns import GiveWay
 from tests.tiers.helpers import chain, open_tier

@@ -1,0 +1,89 @@
+"""The real `cuda-bindings` over a libcuda of the tests' own (`libcuda.c`), in processes that find it.
+
+What a driver and a device make of the calls only a GPU can tell; that the right calls arrive, with the right
+structures, this does.
+"""
+
+import ctypes.util
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kvstore.cuda import bindings
+from kvstore.cuda.bindings import load_driver
+from kvstore.cuda.driver import CudaUnavailable
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent.parent
+
+
+@pytest.fixture(scope="module")
+def stub_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("no C compiler")
+    pytest.importorskip("cuda.bindings")
+    folder = tmp_path_factory.mktemp("stub")
+    made = folder / "libcuda.so.1"
+    flags = ["-shared", "-fPIC", "-O1", "-Wl,-soname,libcuda.so.1"]
+    subprocess.run([compiler, *flags, "-o", made, HERE / "libcuda.c", "-ldl"], check=True)
+    return folder
+
+
+def run_with(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(folder), "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, *words]
+    return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=100)
+
+
+def test_the_conformance_passes_through_the_real_bindings(stub_folder: Path) -> None:
+    done = run_with(
+        stub_folder,
+        "-m",
+        "pytest",
+        "-p",
+        "no:cacheprovider",
+        "-q",
+        "tests/cuda/test_driver.py",
+        "-k",
+        "TestReal",
+    )
+    assert done.returncode == 0, done.stdout
+    assert " passed" in done.stdout
+    assert "skipped" not in done.stdout
+
+
+def test_names_contexts_errors_and_pythons_lock(stub_folder: Path) -> None:
+    done = run_with(stub_folder, "-m", "tests.cuda.bindings_worker")
+    assert done.stdout == "good\n", done.stderr
+
+
+def test_a_device_that_ends_work_is_lost_and_others_are_not(stub_folder: Path) -> None:
+    """Every name in the list is one that the driver has: a slip of the pen would never match."""
+    names = run_with(
+        stub_folder,
+        "-c",
+        "from cuda.bindings import driver\n"
+        "from kvstore.cuda import bindings\n"
+        "print(sorted(bindings.LOST - set(driver.CUresult.__members__)))",
+    )
+    assert names.stdout == "[]\n", names.stderr
+    assert "CUDA_ERROR_OUT_OF_MEMORY" not in bindings.LOST
+
+
+def test_without_a_driver_it_says_so() -> None:
+    pytest.importorskip("cuda.bindings")
+    if ctypes.util.find_library("cuda"):
+        pytest.skip("there is a driver on this machine")
+    with pytest.raises(CudaUnavailable, match="no CUDA driver"):
+        load_driver()
+
+
+def test_without_the_package_its_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cuda.bindings.driver", None)
+    with pytest.raises(CudaUnavailable, match=r"pip install 'kvstore\[cuda\]'"):
+        load_driver()
