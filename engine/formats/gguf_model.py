@@ -63,6 +63,7 @@ _LAYER_NAMES = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
+_GGUF_NAMES = {ours: name for name, ours in (_GLOBAL_NAMES | _LAYER_NAMES).items()}
 
 
 class GGUFModel:
@@ -71,14 +72,17 @@ class GGUFModel:
     def __init__(self, path: Path) -> None:
         self._file = GGUFFile(path)
         self._architecture = _read_architecture(self._file)
-        self._names = {_to_transformers(name): name for name in self._file.shapes if name != _ROPE_DIVISORS}
         self.config = _read_config(self._file, self._architecture)
-        shapes = {name: self._file.shapes[original] for name, original in self._names.items()}
-        check_tensors(path, self.config, shapes)
+        shapes = {
+            _to_transformers(name): shape
+            for name, shape in self._file.shapes.items()
+            if name != _ROPE_DIVISORS
+        }
+        check_tensors(path, self.config, shapes, _to_gguf)
 
     def read_tensor(self, name: str) -> torch.Tensor:
         """In fp32, rows of Q and K as `transformers` has them."""
-        tensor = self._file.read_tensor(self._names[name])
+        tensor = self._file.read_tensor(_to_gguf(name))
         if self._architecture == "llama":
             if ".q_proj." in name:
                 return _to_half_rotation(tensor, self.config.heads)
@@ -153,6 +157,14 @@ def _to_transformers(name: str) -> str:
     if match is None or match[2] not in _LAYER_NAMES:
         return _GLOBAL_NAMES.get(name, name)
     return layer_name(int(match[1]), f"{_LAYER_NAMES[match[2]]}.{match[3]}")
+
+
+def _to_gguf(name: str) -> str:
+    """The other way round."""
+    match = re.fullmatch(r"model\.layers\.(\d+)\.(.+)\.(weight|bias)", name)
+    if match is None:
+        return _GGUF_NAMES.get(name, name)
+    return f"blk.{match[1]}.{_GGUF_NAMES[match[2]]}.{match[3]}"
 
 
 def _to_half_rotation(rows: torch.Tensor, heads: int) -> torch.Tensor:

@@ -1,6 +1,6 @@
 """Which tensors a model of some config has, by the names of `transformers`, and of which shapes."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from engine.config import ModelConfig
@@ -19,20 +19,28 @@ def layer_name(index: int, name: str) -> str:
     return f"model.layers.{index}.{name}"
 
 
-def check_tensors(path: Path, config: ModelConfig, shapes: Mapping[str, Shape]) -> None:
+def check_tensors(
+    path: Path,
+    config: ModelConfig,
+    shapes: Mapping[str, Shape],
+    spell: Callable[[str], str] = str,
+) -> None:
     """Refuses what is missing, of another shape, or has no place in the model: it would be left out of what
-    is computed."""
+    is computed.
+
+    spell: from a tensor's name here to its name in the file.
+    """
     wanted = dict(_model_shapes(config))
     if missing := sorted(wanted.keys() - shapes.keys()):
-        what = f"tensors {missing[:3]} ({len(missing)} in all)"
+        what = f"tensors {[*map(spell, missing[:3])]} ({len(missing)} in all)"
         raise ModelRefused(path, what, "they are missing", "fetch the model's files again, all of them")
     if surplus := sorted(shapes.keys() - wanted.keys()):
-        what = f"tensors {surplus[:3]} ({len(surplus)} in all)"
+        what = f"tensors {[*map(spell, surplus[:3])]} ({len(surplus)} in all)"
         why = "a model of this config has no place for them"
         raise ModelRefused(path, what, why, "choose a plain Llama, Qwen2, Qwen3 or Mistral")
     for name, shape in wanted.items():
         if shapes[name] != shape:
-            what = f"tensor {name} of shape {list(shapes[name])}"
+            what = f"tensor {spell(name)} of shape {list(shapes[name])}"
             why = f"the config asks for {list(shape)}"
             raise ModelRefused(path, what, why, "take config and weights of the same model")
 

@@ -10,9 +10,9 @@ from gguf import GGUFWriter
 if TYPE_CHECKING:
     from transformers import LlamaForCausalLM
 
-__all__ = ["GGUF_NAMES", "write_gguf", "write_keys"]
+__all__ = ["gguf_name", "write_gguf", "write_keys"]
 
-GGUF_NAMES = {
+_NAMES = {
     "model.embed_tokens": "token_embd",
     "model.norm": "output_norm",
     "lm_head": "output",
@@ -51,7 +51,7 @@ def write_gguf(
         "rope__freq_base": config.rope_parameters["rope_theta"],
     } | keys
     tensors = {
-        _gguf_name(name): _permuted(name, tensor, config) if architecture == "llama" else tensor
+        gguf_name(name): _permuted(name, tensor, config) if architecture == "llama" else tensor
         for name, tensor in model.state_dict().items()
         if not (name == "lm_head.weight" and config.tie_word_embeddings)
     }
@@ -78,12 +78,13 @@ def write_keys(path: Path, architecture: str, keys: dict[str, Any], tensors: dic
     writer.close()
 
 
-def _gguf_name(name: str) -> str:
+def gguf_name(name: str) -> str:
+    """Of a tensor, by its name in `transformers`."""
     stem, kind = name.rsplit(".", 1)
     if stem.startswith("model.layers."):
         _, _, index, stem = stem.split(".", 3)
-        return f"blk.{index}.{GGUF_NAMES[stem]}.{kind}"
-    return f"{GGUF_NAMES[stem]}.{kind}"
+        return f"blk.{index}.{_NAMES[stem]}.{kind}"
+    return f"{_NAMES[stem]}.{kind}"
 
 
 def _permuted(name: str, tensor: torch.Tensor, config: Any) -> torch.Tensor:

@@ -87,5 +87,5 @@ def test_templates_run_in_a_sandbox(file, monkeypatch):
 
 def test_other_tokenizers_are_refused(file, monkeypatch):
     monkeypatch.setattr(file, "get", lambda key: "llama-bpe")
-    with pytest.raises(TokenizerRefused, match=r"tokenizer\.ggml..model = 'llama-bpe': only 'gpt2'"):
+    with pytest.raises(TokenizerRefused, match=r"tokenizer\.ggml\.model = 'llama-bpe': only 'gpt2'"):
         read_tokenizer(file)
