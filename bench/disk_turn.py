@@ -16,9 +16,8 @@ import torch
 from bench.disk_tier import bench_folder
 from bench.processes import service
 from bench.report import Row, make_row
-from engine.checkpoint import ModelNotFoundError
 from engine.model import Llama
-from engine.models import load_model_weights
+from engine.models import ModelNotFoundError, load_model_weights
 from engine.plain import answer_plainly
 from kvstore.client import Client, Layout, operations
 from kvstore.client.keys import block_keys

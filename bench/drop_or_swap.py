@@ -20,9 +20,8 @@ import torch
 from bench.processes import service
 from bench.report import Row, main, make_row
 from engine.batch import Batch
-from engine.checkpoint import ModelNotFoundError
 from engine.model import Llama
-from engine.models import load_model_weights
+from engine.models import ModelNotFoundError, load_model_weights
 from engine.requests import CHUNK_TOKENS, chunk_end
 from kernels.layout import KVLayout
 from kvstore.client import Client, Layout, operations

@@ -4,6 +4,7 @@ from dataclasses import dataclass, fields
 
 import torch
 
+from engine.rope import DividedRope, RopeScaling
 from kernels.layout import KVLayout
 
 __all__ = ["ModelConfig"]
@@ -27,11 +28,21 @@ class ModelConfig:
     # Base of the rotary frequencies.
     rope_theta: float
     rms_norm_eps: float
+    # How the rotary frequencies were slowed down for longer contexts.
+    rope_scaling: RopeScaling = None
+    # The embedding makes the logits too; otherwise a matrix of its own does.
+    tied_embeddings: bool = True
+    # What is added to the projections: Q, K and V; the attention's output; the MLP's three.
+    qkv_bias: bool = False
+    attention_output_bias: bool = False
+    mlp_bias: bool = False
+    # Q and K are normed head by head before they are rotated (Qwen3).
+    qk_norm: bool = False
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if not value > 0:
+            if isinstance(value, int | float) and not isinstance(value, bool) and not value > 0:
                 raise ValueError(f"ModelConfig.{field.name} must be positive, not {value}")
         if self.heads % self.kv_heads:
             raise ValueError(
@@ -40,6 +51,14 @@ class ModelConfig:
         if self.head_dim % 2:
             raise ValueError(
                 f"ModelConfig.head_dim must be even to be rotated by halves, not {self.head_dim}"
+            )
+        if (
+            isinstance(self.rope_scaling, DividedRope)
+            and len(self.rope_scaling.divisors) * 2 != self.head_dim
+        ):
+            raise ValueError(
+                f"ModelConfig.rope_scaling has {len(self.rope_scaling.divisors)} divisors "
+                f"for a head_dim of {self.head_dim}"
             )
 
     def kv_layout(self, *, block_tokens: int, dtype: torch.dtype) -> KVLayout:

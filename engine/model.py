@@ -1,14 +1,16 @@
 """The forward pass of a Llama-family model over a paged KV pool.
 
-Computes what `transformers`' LlamaForCausalLM computes, operation by operation where rounding could tell. The
-model owns no KV: it writes and reads the frames that a batch names, in a pool that it is given. It knows
-nothing of how blocks are found, shared or moved. Tests: tests/engine/test_model.py, test_smollm2.py.
+Computes what `transformers` computes for Llama, Qwen2, Qwen3 and Mistral, operation by operation where
+rounding could tell; the config says what they differ in. The model owns no KV: it writes and reads the frames
+that a batch names, in a pool that it is given. It knows nothing of how blocks are found, shared or moved.
+Tests: tests/engine/test_model.py, test_families.py, test_smollm2.py.
 """
 
 import torch
 from torch.nn.functional import linear, rms_norm, silu
 
 from engine.batch import Batch
+from engine.rope import inverse_frequencies
 from engine.weights import LayerWeights, Weights
 from kernels.paged_attention import paged_decode_attention, paged_prefill_attention
 from kernels.store_kv import store_kv
@@ -23,8 +25,8 @@ class Llama:
         config = weights.config
         self.config = config
         self.weights = weights
-        powers = torch.arange(0, config.head_dim, 2, dtype=torch.float32) / config.head_dim
-        angles = torch.outer(torch.arange(config.context_length).float(), config.rope_theta**-powers)
+        frequencies = inverse_frequencies(config.head_dim, config.rope_theta, config.rope_scaling)
+        angles = torch.outer(torch.arange(config.context_length).float(), frequencies)
         # dtype[context_length, 1, head_dim / 2] each; the middle axis spreads over heads.
         self._cos = angles.cos().to(weights.dtype)[:, None]
         self._sin = angles.sin().to(weights.dtype)[:, None]
@@ -45,7 +47,7 @@ class Llama:
             hidden += self._attend(normed, layer, batch, pool[:, index], cos, sin)
             hidden += _mlp(self._norm(hidden, layer.mlp_norm), layer)
         last = hidden[batch.query_lens.cumsum(0) - 1]
-        return linear(self._norm(last, weights.final_norm), weights.embedding).float()
+        return linear(self._norm(last, weights.final_norm), weights.output).float()
 
     def _attend(
         self,
@@ -59,8 +61,8 @@ class Llama:
         """Self-attention of one layer, [tokens, hidden] to the same; stores the new K and V on the way."""
         config = self.config
         heads = config.heads + config.kv_heads
-        qkv = (hidden @ layer.qkv).view(len(hidden), -1, config.head_dim)
-        rotated = _rotate(qkv[:, :heads], cos, sin)
+        qkv = _project(hidden, layer.qkv, layer.qkv_bias).view(len(hidden), -1, config.head_dim)
+        rotated = _rotate(self._norm_heads(qkv[:, :heads], layer), cos, sin)
         query, key = rotated[:, : config.heads], rotated[:, config.heads :]
         store_kv(kv_layer, batch.slot_mapping, key, qkv[:, heads:])
         if batch.is_decode:
@@ -69,10 +71,21 @@ class Llama:
             )
         else:
             attended = paged_prefill_attention(query, kv_layer, batch.block_tables[0], batch.context_len_max)
-        return attended.flatten(1) @ layer.attention_output
+        return _project(attended.flatten(1), layer.attention_output, layer.attention_output_bias)
 
     def _norm(self, hidden: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return rms_norm(hidden, weight.shape, weight, self.config.rms_norm_eps)
+
+    def _norm_heads(self, heads: torch.Tensor, layer: LayerWeights) -> torch.Tensor:
+        """Q and K normed head by head, [tokens, heads + kv_heads, head_dim], in models that do so."""
+        if layer.qk_norm is None:
+            return heads
+        return rms_norm(heads, heads.shape[-1:], None, self.config.rms_norm_eps) * layer.qk_norm
+
+
+def _project(hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """[tokens, in] to [tokens, out]; `weight` is [in, out]."""
+    return hidden @ weight if bias is None else torch.addmm(bias, hidden, weight)
 
 
 def _rotate(heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
@@ -83,5 +96,5 @@ def _rotate(heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.
 
 def _mlp(hidden: torch.Tensor, layer: LayerWeights) -> torch.Tensor:
     """SwiGLU, [tokens, hidden] to the same."""
-    gate, up = (hidden @ layer.gate_up).chunk(2, dim=-1)
-    return (silu(gate) * up) @ layer.down
+    gate, up = _project(hidden, layer.gate_up, layer.gate_up_bias).chunk(2, dim=-1)
+    return _project(silu(gate) * up, layer.down, layer.down_bias)

@@ -1,81 +1,103 @@
-"""Text to tokens and back, from the vocabulary that the model's own file carries.
+"""Text to tokens and back, and conversations to tokens, as the model's own files have it.
 
-Covers the byte-level BPE of SmolLM2 (GGUF: model `gpt2`, pre-tokenizer `smollm`), its control tokens and its
-chat template. Does not cover streaming: a token may end in the middle of a character, and `decode` shows that
-as U+FFFD. Tests: tests/engine/test_tokenizer.py.
+The tokenizer proper is one of `tokenizers`; where it comes from: engine/formats. Does not cover streaming: a
+token may end in the middle of a character, and `decode` shows that as U+FFFD.
+Tests: tests/engine/test_tokenizer.py, test_tokenizer_folder.py, test_tokenizer_gguf.py.
 """
 
+import json
 from collections.abc import Mapping, Sequence
-from typing import NoReturn
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NoReturn
 
-from jinja2.exceptions import TemplateError
+from jinja2.exceptions import TemplateError, TemplateSyntaxError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
-from tokenizers import AddedToken, decoders, pre_tokenizers
 from tokenizers import Tokenizer as _Tokenizer
-from tokenizers.models import BPE
 
-from engine.checkpoint import Checkpoint
+from engine.refused import TokenizerRefused
 
 __all__ = ["Tokenizer"]
 
-# GGUF's token types; all others are plain pieces of text.
-_CONTROL = 3
-# Ends a text in pre-training; a chat model may still say it instead of its end of turn.
-_END_OF_TEXT = "<|endoftext|>"
-
 
 class Tokenizer:
-    """The tokenizer of one checkpoint."""
+    """The tokenizer of one model."""
 
-    def __init__(self, checkpoint: Checkpoint) -> None:
-        kind = (checkpoint.get("tokenizer.ggml.model"), checkpoint.get("tokenizer.ggml.pre"))
-        if kind != ("gpt2", "smollm"):
-            raise ValueError(f"{checkpoint.path}: tokenizer {kind} is not supported, only ('gpt2', 'smollm')")
-        tokens: list[str] = checkpoint.get("tokenizer.ggml.tokens")
-        types: list[int] = checkpoint.get("tokenizer.ggml.token_type")
-        merges: list[str] = checkpoint.get("tokenizer.ggml.merges")
-        control = [token for token, token_type in zip(tokens, types, strict=True) if token_type == _CONTROL]
-        eos: int = checkpoint.get("tokenizer.ggml.eos_token_id")
-        bos: int = checkpoint.get("tokenizer.ggml.bos_token_id")
-
-        self.vocab_size = len(tokens)
-        self.eos_ids = frozenset({eos} | {tokens.index(_END_OF_TEXT)} if _END_OF_TEXT in control else {eos})
-        self._bpe = _build_bpe(tokens, merges, control)
-        self._names = {"bos_token": tokens[bos], "eos_token": tokens[eos]}
-        # Sandboxed because a template is a program that came with a file.
-        sandbox = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
-        sandbox.globals["raise_exception"] = _raise_exception
-        self._template = sandbox.from_string(checkpoint.get("tokenizer.chat_template"))
+    def __init__(
+        self,
+        path: Path,
+        encoder: _Tokenizer,
+        *,
+        template: str | None,
+        names: Mapping[str, str],
+        eos_ids: frozenset[int],
+    ) -> None:
+        """
+        path      where it comes from, for refusals
+        template  of conversations, in Jinja as `transformers` runs it; None if the model has none
+        names     `bos_token`, `eos_token`, … as the template may call them
+        eos_ids   the tokens that end an answer
+        """
+        self._path = path
+        self._encoder = encoder
+        self._names = names
+        self.eos_ids = eos_ids
+        self.vocab_size: int = encoder.get_vocab_size()
+        try:
+            self._template = None if template is None else _make_sandbox().from_string(template)
+        except TemplateSyntaxError as error:
+            what, why = f"chat template, line {error.lineno}", f"it can't be read ({error.message})"
+            raise TokenizerRefused(path, what, why, "take a model whose template is plain Jinja") from error
 
     def encode(self, text: str) -> list[int]:
         """Tokens of a text and no others. A control token's name in the text becomes that token."""
-        return self._bpe.encode(text, add_special_tokens=False).ids
+        return self._encoder.encode(text, add_special_tokens=False).ids
+
+    def encode_prompt(self, text: str) -> list[int]:
+        """A text that stands alone, with what the model expects around one; for many a first token."""
+        return self._encoder.encode(text, add_special_tokens=True).ids
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of tokens, control tokens left out."""
-        return self._bpe.decode(list(ids), skip_special_tokens=True)
+        return self._encoder.decode(list(ids), skip_special_tokens=True)
 
     def chat(self, messages: Sequence[Mapping[str, str]], add_generation_prompt: bool = True) -> list[int]:
-        """Tokens of a conversation, each message with `role` and `content`.
+        """Tokens of a conversation; see `render`."""
+        return self.encode(self.render(messages, add_generation_prompt))
 
-        With `add_generation_prompt` they end where the assistant's answer begins. The template puts the
-        model's own system message first if the conversation brings none.
+    def render(self, messages: Sequence[Mapping[str, str]], add_generation_prompt: bool = True) -> str:
+        """The text of a conversation, each message with `role` and `content`.
+
+        With `add_generation_prompt` it ends where the assistant's answer begins. Some templates put the
+        model's own system message first if the conversation brings none. Raises `TokenizerRefused` if the
+        model has no template, and jinja2's `TemplateError` if the template refuses the conversation.
         """
-        text = self._template.render(
-            messages=messages, add_generation_prompt=add_generation_prompt, **self._names
+        if self._template is None:
+            remedy = "send prompts as text or tokens, or choose a model that is tuned for chat"
+            raise TokenizerRefused(self._path, "chat template", "the model has none", remedy)
+        return self._template.render(
+            messages=messages, tools=None, add_generation_prompt=add_generation_prompt, **self._names
         )
-        return self.encode(text)
 
 
-def _build_bpe(tokens: list[str], merges: list[str], control: list[str]) -> _Tokenizer:
-    pairs = [(left, right) for left, right in (merge.split(" ") for merge in merges)]
-    bpe = _Tokenizer(BPE(vocab={token: index for index, token in enumerate(tokens)}, merges=pairs))
-    # `smollm`: every digit a piece of its own, then GPT-2's pattern over bytes.
-    digits = pre_tokenizers.Digits(individual_digits=True)
-    bpe.pre_tokenizer = pre_tokenizers.Sequence([digits, pre_tokenizers.ByteLevel(add_prefix_space=False)])
-    bpe.decoder = decoders.ByteLevel()
-    bpe.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in control])
-    return bpe
+def _make_sandbox() -> ImmutableSandboxedEnvironment:
+    """What templates may call, as in `transformers`. A sandbox: a template is a program from a file."""
+    sandbox = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    )
+    sandbox.filters["tojson"] = _to_json
+    sandbox.globals["raise_exception"] = _raise_exception
+    sandbox.globals["strftime_now"] = _strftime_now
+    return sandbox
+
+
+def _to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None) -> str:
+    """Jinja's own filter would write `<` as an escape for HTML."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent)
+
+
+def _strftime_now(form: str) -> str:
+    return datetime.now().strftime(form)
 
 
 def _raise_exception(message: str) -> NoReturn:

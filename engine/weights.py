@@ -1,28 +1,28 @@
-"""The weights of a Llama-family model: read from GGUF, or drawn at random for tests.
+"""The weights of a Llama-family model, as the forward pass wants them; drawn at random for tests.
 
 Matrices are stored `[in, out]`, the transpose of PyTorch's habit, and applied as `x @ w`: on CPUs that
 product is faster for a few rows, and for nearly all shapes its rows come out the same bits whatever the
 number of rows beside them. Projections that share an input are one matrix: Q, K and V; gate and up.
+Where they are read from: engine/formats.
 """
 
 import hashlib
 import math
-from dataclasses import astuple, dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, fields
 
 import torch
 
-from engine.checkpoint import Checkpoint
 from engine.config import ModelConfig
 
-__all__ = ["LayerWeights", "Weights", "load_weights", "random_weights", "read_config"]
+__all__ = ["LayerWeights", "Weights", "make_weights", "random_weights"]
 
-_ATTENTION_TENSORS = ("attn_norm", "attn_q", "attn_k", "attn_v", "attn_output")
-_LAYER_TENSORS = (*_ATTENTION_TENSORS, "ffn_norm", "ffn_gate", "ffn_up", "ffn_down")
+_DIGEST_TAG = "kvstore.weights.v1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LayerWeights:
-    """One transformer layer."""
+    """One transformer layer. Biases and `qk_norm` are there where the config says so."""
 
     attention_norm: torch.Tensor  # [hidden]
     qkv: torch.Tensor  # [hidden, (heads + 2 * kv_heads) * head_dim]: Q, K, V, heads in order
@@ -30,6 +30,12 @@ class LayerWeights:
     mlp_norm: torch.Tensor  # [hidden]
     gate_up: torch.Tensor  # [hidden, 2 * intermediate]: gate, then up
     down: torch.Tensor  # [intermediate, hidden]
+    qkv_bias: torch.Tensor | None = None  # [(heads + 2 * kv_heads) * head_dim]
+    # [heads + kv_heads, head_dim]: of each head of Q, then of K; the model has one for all of each.
+    qk_norm: torch.Tensor | None = None
+    attention_output_bias: torch.Tensor | None = None  # [hidden]
+    gate_up_bias: torch.Tensor | None = None  # [2 * intermediate]
+    down_bias: torch.Tensor | None = None  # [hidden]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -37,10 +43,12 @@ class Weights:
     """A whole model, all tensors of one dtype."""
 
     config: ModelConfig
-    # [vocab, hidden]: embeds the tokens and, tied, makes the logits.
+    # [vocab, hidden]: embeds the tokens.
     embedding: torch.Tensor
     layers: tuple[LayerWeights, ...]
     final_norm: torch.Tensor  # [hidden]
+    # [vocab, hidden]: makes the logits; the embedding itself where they are tied.
+    output: torch.Tensor
     # 32 bytes that name the model: equal only for the same architecture and the same weights.
     digest: bytes
 
@@ -49,50 +57,39 @@ class Weights:
         return self.embedding.dtype
 
 
-def read_config(checkpoint: Checkpoint) -> ModelConfig:
-    """The architecture that a GGUF file describes; refuses what this model code does not compute."""
-    architecture = checkpoint.get("general.architecture")
-    if architecture != "llama":
-        raise ValueError(f"{checkpoint.path}: architecture {architecture!r} is not supported, only 'llama'")
-    for key in ("llama.rope.scaling.type", "llama.expert_count"):
-        if checkpoint.has(key):
-            raise ValueError(f"{checkpoint.path}: {key} = {checkpoint.get(key)!r} is not supported")
-    heads: int = checkpoint.get("llama.attention.head_count")
-    hidden_size: int = checkpoint.get("llama.embedding_length")
-    return ModelConfig(
-        vocab_size=checkpoint.get("llama.vocab_size"),
-        hidden_size=hidden_size,
-        intermediate_size=checkpoint.get("llama.feed_forward_length"),
-        layers=checkpoint.get("llama.block_count"),
-        heads=heads,
-        kv_heads=checkpoint.get("llama.attention.head_count_kv"),
-        head_dim=hidden_size // heads,
-        context_length=checkpoint.get("llama.context_length"),
-        rope_theta=checkpoint.get("llama.rope.freq_base"),
-        rms_norm_eps=checkpoint.get("llama.attention.layer_norm_rms_epsilon"),
-    )
+def make_weights(
+    config: ModelConfig,
+    *,
+    embedding: torch.Tensor,
+    layers: tuple[LayerWeights, ...],
+    final_norm: torch.Tensor,
+    output: torch.Tensor,
+) -> Weights:
+    """Weights with their digest, which is made from what the model will compute with.
 
-
-def load_weights(checkpoint: Checkpoint, dtype: torch.dtype = torch.float32) -> Weights:
-    """Read and dequantise all weights of a checkpoint whose embeddings are tied."""
-    config = read_config(checkpoint)
-    expected = {"token_embd.weight", "output_norm.weight"}
-    expected |= {f"blk.{index}.{name}.weight" for index in range(config.layers) for name in _LAYER_TENSORS}
-    if surplus := checkpoint.tensor_names - expected:
-        raise ValueError(
-            f"{checkpoint.path}: tensors that this model has no place for: {sorted(surplus)[:5]}"
-        )
+    Not from the files: whatever became of a file before, while or after it was read, the name is that of the
+    numbers in memory. So they must not be a view of a file. SHA-256, some 1.7 GB/s a thread, one thread for
+    each that torch has.
+    """
+    tensors = [embedding, final_norm, *(() if output is embedding else (output,))]
+    for layer in layers:
+        tensors += [tensor for field in fields(layer) if (tensor := getattr(layer, field.name)) is not None]
+    digest = hashlib.sha256(repr((_DIGEST_TAG, config, str(embedding.dtype))).encode())
+    with ThreadPoolExecutor(torch.get_num_threads()) as threads:
+        for part in threads.map(_digest, tensors):
+            digest.update(part)
     return Weights(
         config=config,
-        embedding=checkpoint.read_tensor("token_embd.weight").to(dtype),
-        layers=tuple(_load_layer(checkpoint, config, index, dtype) for index in range(config.layers)),
-        final_norm=checkpoint.read_tensor("output_norm.weight").to(dtype),
-        digest=checkpoint.digest,
+        embedding=embedding,
+        layers=layers,
+        final_norm=final_norm,
+        output=output,
+        digest=digest.digest(),
     )
 
 
 def random_weights(config: ModelConfig, seed: int, dtype: torch.dtype = torch.float32) -> Weights:
-    """A small model for tests: the same weights for the same config, seed and dtype."""
+    """A small plain Llama with tied embeddings, for tests: the same for the same config, seed and dtype."""
     generator = torch.Generator().manual_seed(seed)
 
     def draw(rows: int, columns: int) -> torch.Tensor:
@@ -114,36 +111,11 @@ def random_weights(config: ModelConfig, seed: int, dtype: torch.dtype = torch.fl
         for _ in range(config.layers)
     )
     embedding = draw(config.vocab_size, hidden)
-    digest = hashlib.sha256(repr(("random_weights.v1", astuple(config), seed, str(dtype))).encode()).digest()
-    return Weights(config=config, embedding=embedding, layers=layers, final_norm=draw_norm(), digest=digest)
+    return make_weights(config, embedding=embedding, layers=layers, final_norm=draw_norm(), output=embedding)
 
 
-def _load_layer(checkpoint: Checkpoint, config: ModelConfig, index: int, dtype: torch.dtype) -> LayerWeights:
-    def read(name: str) -> torch.Tensor:
-        return checkpoint.read_tensor(f"blk.{index}.{name}.weight")
-
-    def join(*matrices: torch.Tensor) -> torch.Tensor:
-        """`[out, in]` matrices side by side as one `[in, sum of out]`."""
-        return torch.cat(matrices).t().to(dtype).contiguous()
-
-    query = _to_half_rotation(read("attn_q"), config.heads)
-    key = _to_half_rotation(read("attn_k"), config.kv_heads)
-    return LayerWeights(
-        attention_norm=read("attn_norm").to(dtype),
-        qkv=join(query, key, read("attn_v")),
-        attention_output=join(read("attn_output")),
-        mlp_norm=read("ffn_norm").to(dtype),
-        gate_up=join(read("ffn_gate"), read("ffn_up")),
-        down=join(read("ffn_down")),
-    )
-
-
-def _to_half_rotation(weight: torch.Tensor, heads: int) -> torch.Tensor:
-    """Undo GGUF's order of Q and K rows, `[heads * head_dim, in]`.
-
-    llama.cpp rotates neighbouring pairs (0, 1), (2, 3), …, so its converter interleaves the halves of each
-    head. The model here rotates dimension i with i + head_dim / 2, as transformers does.
-    """
-    rows, columns = weight.shape
-    pairs = weight.view(heads, rows // heads // 2, 2, columns)
-    return pairs.transpose(1, 2).reshape(rows, columns)
+def _digest(tensor: torch.Tensor) -> bytes:
+    """Of a tensor's shape and bytes. Contiguous, so that no stride tells two equal tensors apart."""
+    digest = hashlib.sha256(repr(tuple(tensor.shape)).encode())
+    digest.update(tensor.contiguous().flatten().view(torch.uint8).numpy().data)
+    return digest.digest()

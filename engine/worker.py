@@ -33,11 +33,10 @@ from typing import Any
 
 import torch
 
-from engine.checkpoint import ModelNotFoundError
 from engine.digests import Digests
 from engine.engine import Engine, EngineError
 from engine.model import Llama
-from engine.models import MODEL_NAMES, load_model_weights
+from engine.models import DTYPES, MODEL_NAMES, ModelNotFoundError, load_model_weights
 from engine.plain import answer_plainly
 from engine.requests import Request, Stream, StreamState
 from kvstore.client import Client, ClientError
@@ -56,7 +55,7 @@ def main() -> int:
     options = _parse_options()
     torch.set_num_threads(options.threads)
     try:
-        model = Llama(load_model_weights(options.model))
+        model = Llama(load_model_weights(options.model, DTYPES[options.dtype]))
         if options.plain:
             _run_plainly(model)
         else:
@@ -211,7 +210,9 @@ def _to_request(line: Line) -> Request:
 
 def _parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m engine.worker")
-    parser.add_argument("--model", choices=MODEL_NAMES, required=True)
+    models = f"{', '.join(MODEL_NAMES)}, a GGUF file, or a folder with config.json and *.safetensors"
+    parser.add_argument("--model", required=True, help=models)
+    parser.add_argument("--dtype", choices=DTYPES, default="fp32", help="of weights and KV")
     parser.add_argument("--address", default="", help="the service's socket, unix:PATH; empty: the default")
     parser.add_argument("--plain", action="store_true", help="no service: compute everything")
     parser.add_argument("--threads", type=int, default=2)

@@ -7,11 +7,9 @@ from typing import Protocol
 
 import torch
 
-import engine.tokenizer
-from engine.checkpoint import Checkpoint, ModelNotFoundError, find_smollm2
+import engine.models
 from engine.config import ModelConfig
-from engine.models import TINY
-from engine.weights import read_config
+from engine.models import TINY, ModelNotFoundError
 from kvstore.demo.children import DemoRefused
 from kvstore.demo.plan import BLOCK_TOKENS
 
@@ -46,10 +44,10 @@ def open_model(name: str) -> Model:
     if name != "smollm2":
         raise DemoRefused(f"--model {name!r}: no such model; remedy: choose smollm2 or tiny")
     try:
-        checkpoint = Checkpoint(find_smollm2())
+        model = engine.models.open_model(name)
     except ModelNotFoundError as error:
         raise DemoRefused(str(error)) from error
-    return Model(name, engine.tokenizer.Tokenizer(checkpoint), _frame_bytes(read_config(checkpoint)))
+    return Model(name, model.load_tokenizer(), _frame_bytes(model.config))
 
 
 def _frame_bytes(config: ModelConfig) -> int:

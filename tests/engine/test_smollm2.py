@@ -5,9 +5,12 @@ import importlib.util
 import pytest
 import torch
 
-from engine.checkpoint import Checkpoint, ModelNotFoundError, find_smollm2
+from engine.formats.gguf_file import GGUFFile
+from engine.formats.gguf_model import GGUFModel
+from engine.formats.loading import load_weights
+from engine.models import ModelNotFoundError, find_smollm2
 from engine.tokenizer import Tokenizer
-from engine.weights import Weights, load_weights, random_weights
+from engine.weights import Weights, random_weights
 from tests.engine.runner import (
     BLOCK_TOKENS,
     MHA,
@@ -26,29 +29,34 @@ from tests.engine.runner import (
 
 
 @pytest.fixture(scope="module")
-def checkpoint() -> Checkpoint:
-    return Checkpoint(find_smollm2())
+def files() -> GGUFModel:
+    return GGUFModel(find_smollm2())
 
 
 @pytest.fixture(scope="module")
-def smollm2(checkpoint) -> Weights:
-    return load_weights(checkpoint)
+def tokenizer(files) -> Tokenizer:
+    return files.load_tokenizer()
 
 
 @pytest.fixture(scope="module")
-def smollm2_ids(checkpoint) -> list[int]:
+def smollm2(files) -> Weights:
+    return load_weights(files)
+
+
+@pytest.fixture(scope="module")
+def smollm2_ids(tokenizer) -> list[int]:
     question = " ".join(f"Sum {number} and {number + 17}, then name a river." for number in range(24))
-    ids = Tokenizer(checkpoint).chat([{"role": "user", "content": question}])
+    ids = tokenizer.chat([{"role": "user", "content": question}])
     assert PREFILL_GRID < len(ids) < 2 * PREFILL_GRID
     return ids
 
 
-def test_smollm2_equals_transformers(checkpoint, smollm2, smollm2_ids):
+def test_smollm2_equals_transformers(tokenizer, smollm2, smollm2_ids):
     runner, reference = Runner(smollm2), to_transformers(smollm2)
-    question = Tokenizer(checkpoint).chat([{"role": "user", "content": "What is the capital of France?"}])
+    question = tokenizer.chat([{"role": "user", "content": "What is the capital of France?"}])
     ours = runner.continue_greedily(question, 12)
     assert_equal_steps(ours, continue_with_transformers(reference, question, 12))
-    assert "The capital of France is Paris" in Tokenizer(checkpoint).decode(ours.argmax(-1).tolist())
+    assert "The capital of France is Paris" in tokenizer.decode(ours.argmax(-1).tolist())
 
     ours = runner.continue_greedily(smollm2_ids, 8)
     assert_equal_steps(ours, continue_with_transformers(reference, smollm2_ids, 8))
@@ -69,7 +77,8 @@ def test_smollm2_same_chunks_give_same_bytes(smollm2, smollm2_ids):
     assert_same_chunks_give_same_bytes(Runner(smollm2), smollm2_ids)
 
 
-def test_query_and_key_rows_stand_as_before_llama_cpps_converter(checkpoint, smollm2):
+def test_query_and_key_rows_stand_as_before_llama_cpps_converter(smollm2):
+    file = GGUFFile(find_smollm2())
     config = smollm2.config
     width = config.heads * config.head_dim
     for name, heads, rows in [
@@ -79,7 +88,7 @@ def test_query_and_key_rows_stand_as_before_llama_cpps_converter(checkpoint, smo
         ours = smollm2.layers[5].qkv[:, rows].T
         # `permute` of llama.cpp's convert_hf_to_gguf.py.
         permuted = ours.reshape(heads, 2, config.head_dim // 2, -1).swapaxes(1, 2).reshape(ours.shape)
-        assert torch.equal(permuted, checkpoint.read_tensor(f"blk.5.{name}.weight"))
+        assert torch.equal(permuted, file.read_tensor(f"blk.5.{name}.weight"))
 
 
 def test_a_digest_names_weights_and_shape(smollm2):

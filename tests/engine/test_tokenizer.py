@@ -1,20 +1,23 @@
 import pytest
 from jinja2.exceptions import SecurityError
 
-from engine.checkpoint import Checkpoint, find_smollm2
+from engine.formats.gguf_file import GGUFFile
+from engine.formats.gguf_tokenizer import read_tokenizer
+from engine.models import find_smollm2
+from engine.refused import TokenizerRefused
 from engine.tokenizer import Tokenizer
 
 IM_START, IM_END, END_OF_TEXT = 1, 2, 0
 
 
 @pytest.fixture(scope="module")
-def checkpoint() -> Checkpoint:
-    return Checkpoint(find_smollm2())
+def file() -> GGUFFile:
+    return GGUFFile(find_smollm2())
 
 
 @pytest.fixture(scope="module")
-def tokenizer(checkpoint) -> Tokenizer:
-    return Tokenizer(checkpoint)
+def tokenizer(file) -> Tokenizer:
+    return read_tokenizer(file)
 
 
 @pytest.mark.parametrize(
@@ -74,15 +77,15 @@ def test_a_longer_chat_continues_a_shorter_one(tokenizer):
     assert tokenizer.chat(second)[: len(prompt) + len(answer) + 1] == [*prompt, *answer, IM_END]
 
 
-def test_templates_run_in_a_sandbox(checkpoint, monkeypatch):
+def test_templates_run_in_a_sandbox(file, monkeypatch):
     template = "{{ messages.__class__.__mro__ }}"
-    read = checkpoint.get
-    monkeypatch.setattr(checkpoint, "get", lambda key: template if "template" in key else read(key))
+    read = file.get
+    monkeypatch.setattr(file, "get", lambda key: template if "template" in key else read(key))
     with pytest.raises(SecurityError):
-        Tokenizer(checkpoint).chat([])
+        read_tokenizer(file).chat([])
 
 
-def test_other_tokenizers_are_refused(checkpoint, monkeypatch):
-    monkeypatch.setattr(checkpoint, "get", lambda key: "llama-bpe")
-    with pytest.raises(ValueError, match="only \\('gpt2', 'smollm'\\)"):
-        Tokenizer(checkpoint)
+def test_other_tokenizers_are_refused(file, monkeypatch):
+    monkeypatch.setattr(file, "get", lambda key: "llama-bpe")
+    with pytest.raises(TokenizerRefused, match=r"tokenizer\.ggml\.model = 'llama-bpe': only 'gpt2'"):
+        read_tokenizer(file)
