@@ -5,8 +5,8 @@ answer allows. Work on a CPU is over when the call returns, so each step names t
 (One step ahead means to send step n+1 before the forward pass of step n, with n-1 as completed; a CPU has
 nothing to win by it.)
 
-When the service is lost the engine attaches again and admits all unfinished requests by their keys, with the
-tokens that they have so far. Tests: tests/engine/test_engine.py.
+When the service is lost the engine tries to attach again, once with each call, and then admits all unfinished
+requests by their keys, with the tokens that they have so far. Tests: tests/engine/test_engine.py.
 """
 
 import time
@@ -19,9 +19,9 @@ from engine.batch import Batch
 from engine.digests import Digests, Memory
 from engine.model import Llama
 from engine.requests import Request, Stream, Work
-from engine.sampling import greedy
+from engine.sampling import choose
 from engine.scheduler import Scheduler
-from kvstore.client import Client, Layout, ServiceLost, operations
+from kvstore.client import Client, Layout, Refused, ServiceLost, operations
 from kvstore.v1 import kvstore_pb2 as pb
 
 __all__ = ["BUILD", "Engine", "EngineError"]
@@ -30,6 +30,8 @@ BUILD = "kvstore reference engine 1"
 # Longest wait for an event when nothing can run, and pause between two tries to attach.
 WAIT_SECONDS = 0.1
 ATTACH_PAUSE_SECONDS = 0.1
+# Refusals of an Attach that pass by themselves, once the service had this engine.
+PASSING = ("DRAINING", "POOL_QUARANTINED", "TOO_MANY_ENGINES")
 
 
 class EngineError(Exception):
@@ -58,7 +60,7 @@ class Engine:
         self._model = model
         self._client = client
         self._block_tokens = block_tokens
-        self._attach_seconds = attach_seconds
+        self.attach_seconds = attach_seconds
         self._scheduler = Scheduler(block_tokens, running_max=running_max)
         layout = model.config.kv_layout(block_tokens=block_tokens, dtype=model.weights.dtype)
         self._kv_layout = layout
@@ -72,7 +74,10 @@ class Engine:
         self._news: list[Stream] = []
         # Of the last step's work, to be told with the next one; none after a loss.
         self._timings: list[pb.StepTiming] = []
-        self._attach()
+        self._lost_at: float | None = None
+        self._lose()
+        while not self._attach():
+            pass
 
     @property
     def name(self) -> str:
@@ -82,6 +87,11 @@ class Engine:
     @property
     def has_work(self) -> bool:
         return self._scheduler.has_work
+
+    @property
+    def is_attached(self) -> bool:
+        """False between the loss of the service and the Attach that succeeds."""
+        return self._lost_at is None
 
     def submit(self, request: Request) -> Stream:
         """Refuses what could never be computed; whether there is memory for it the store will say."""
@@ -95,8 +105,18 @@ class Engine:
             raise EngineError(f"the prompt's tokens must be from 0 to {config.vocab_size - 1}")
         return self._scheduler.submit(request)
 
+    def cancel(self, stream: Stream, reason: str) -> None:
+        """Ends it, and those who follow it: what it holds goes back with the next step, which tells nothing
+        more of it. Nothing happens to one that is done."""
+        self._scheduler.cancel(stream, reason)
+
     def step(self) -> list[Stream]:
-        """One iteration; returns the streams with news: admitted, given a token, or done."""
+        """One iteration; returns the streams with news: admitted, given a token, or done.
+
+        Without a service it is one try to attach.
+        """
+        if not self.is_attached and not self._attach():
+            return []
         try:
             self._exchange()
             work = self._scheduler.next_work(self._client.tables)
@@ -105,46 +125,58 @@ class Engine:
             elif self._scheduler.is_waiting:
                 self._wait()
         except ServiceLost:
-            self._attach()
+            self._lose()
         # A loss in the middle takes no news with it.
         news, self._news = self._news, []
+        # Who waited for one that has ended has ended with it.
+        news += [follower for stream in news if stream.is_done for follower in stream.followers]
         return list(dict.fromkeys(news))
 
     def rest(self) -> None:
         """To be called now and then while there is no work: a lost service is noticed here too."""
+        if not self.is_attached:
+            self._attach()
+            return
         try:
             self._client.wait_events(0.0)
         except ServiceLost:
-            self._attach()
+            self._lose()
 
     def close(self) -> None:
         """Leaves the service, which frees what is still running."""
         self._pool = torch.empty(0)
         try:
-            self._client.detach()
+            if self.is_attached:
+                self._client.detach()
         except ServiceLost:
             pass
         finally:
             self._client.close()
 
-    def _attach(self) -> None:
-        """Attaches, also after a loss. The old pool is let go first, or its memory would stay taken."""
+    def _lose(self) -> None:
+        """The old pool is let go, or its memory would stay taken."""
+        self._lost_at = time.monotonic()
         self._pool = torch.empty(0)
         self._scheduler.start_over()
         self._timings = []
         if self._digests is not None:
             self._digests.forget_tails()
-        deadline = time.monotonic() + self._attach_seconds
-        while True:
-            try:
-                self._client.attach(self._layout, build=BUILD)
-                break
-            except ServiceLost:
-                if time.monotonic() >= deadline:
-                    raise
-                time.sleep(ATTACH_PAUSE_SECONDS)
+
+    def _attach(self) -> bool:
+        """Tries once, and pauses where that fails; raises when it has failed for too long."""
+        try:
+            self._client.attach(self._layout, build=BUILD)
+        except (ServiceLost, Refused) as error:
+            passes = isinstance(error, ServiceLost) or (self.attachments and error.reason in PASSING)
+            lost_at = self._lost_at or time.monotonic()
+            if not passes or time.monotonic() - lost_at >= self.attach_seconds:
+                raise
+            time.sleep(ATTACH_PAUSE_SECONDS)
+            return False
         self._pool = self._kv_layout.view(self._memory)
+        self._lost_at = None
         self.attachments += 1
+        return True
 
     @property
     def _memory(self) -> Memory:
@@ -205,14 +237,21 @@ class Engine:
         """One forward pass; streams that have been fed all their tokens get the next one."""
         begin = time.perf_counter()
         batch = self._prefill(work) if work.token_count > 1 else self._decode(work)
-        choices = greedy(self._model.forward(batch, self._pool))
+        logits = self._model.forward(batch, self._pool)
+        fed = [row for row, stream in enumerate(work.streams) if stream.tokens_pending == work.token_count]
+        # Followers have no row of their own: each draws from the logits of the one that it follows.
+        speaking = [(row, each) for row in fed for each in (work.streams[row], *work.streams[row].followers)]
+        draws = [(each.request.sampling, each.sample, len(each.tokens)) for _, each in speaking]
+        choices = choose(logits[[row for row, _ in speaking]], draws) if speaking else []
         self._note_timing(work, time.perf_counter() - begin)
-        for stream, choice in zip(work.streams, choices, strict=True):
+        for stream in work.streams:
             stream.computed += work.token_count
-            if stream.tokens_pending:
-                continue
+        for (_, stream), choice in zip(speaking, choices, strict=True):
             stream.add(choice)
             self._news.append(stream)
+        for stream in [work.streams[row] for row in fed]:
+            if stream.followers:
+                self._scheduler.fork(stream)
             if stream.is_done:
                 self._scheduler.end(stream)
 

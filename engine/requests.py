@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from engine.sampling import Choice
+from engine.sampling import GREEDY, Choice, Sampling
 from kvstore.client import KeyChain
 
 __all__ = [
@@ -37,8 +37,13 @@ class StreamState(Enum):
     LOADING = auto()  # Has its frames; cached or swapped blocks are on their way into them.
     RUNNING = auto()
     PREEMPTED = auto()  # Swapped out or dropped, to come back by a swap in.
+    FORKING = auto()  # Is to share the blocks of the sample that has computed the prompt.
     FINISHED = auto()
     FAILED = auto()
+    CANCELLED = auto()
+
+
+DONE = (StreamState.FINISHED, StreamState.FAILED, StreamState.CANCELLED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +60,9 @@ class Request:
     priority: int = 0
     # Tokens that end the answer; the one that did is its last.
     stop_ids: frozenset[int] = frozenset()
+    sampling: Sampling = GREEDY
+    # Answers to the same prompt, which is computed once.
+    samples: int = 1
     # When it was asked: what its first token's time is counted from.
     arrived: float = field(default_factory=time.monotonic)
 
@@ -70,9 +78,21 @@ class Cached:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Stream:
-    """One request on its way. Made by `Scheduler.submit`; compared by identity."""
+    """One answer to a request on its way. Made by `Scheduler.submit`; compared by identity.
+
+    Of several samples the first computes the prompt, and the others follow: from the same logits each draws
+    its own first token, and then they share the prompt's blocks.
+    """
 
     request: Request
+    # Its number among the samples of the request.
+    sample: int = 0
+    # Other samples that wait for this one to compute the prompt.
+    followers: list["Stream"] = field(default_factory=list)
+    # FORKING: the sequence whose blocks it is to share.
+    parent: int = NO_SEQUENCE
+    # Since a fork its part-filled last block may be another's too: it must ask for room before it writes.
+    shares_tail: bool = False
     # Keys of all full blocks of `tokens`, whether their KV is written or not.
     chain: KeyChain
     # Prompt and answer so far.
@@ -91,7 +111,7 @@ class Stream:
     # Of each token of the answer, by how much its logit was ahead of the next best.
     margins: list[float] = field(default_factory=list)
     first_token_seconds: float = 0.0
-    # FAILED: why, in words for the one who asked.
+    # FAILED or CANCELLED: why, in words for the one who asked.
     reason: str = ""
 
     @property
@@ -100,7 +120,12 @@ class Stream:
 
     @property
     def is_done(self) -> bool:
-        return self.state in (StreamState.FINISHED, StreamState.FAILED)
+        return self.state in DONE
+
+    @property
+    def width(self) -> int:
+        """Sequences that it is, or will be when its followers share its blocks."""
+        return 1 + len(self.followers)
 
     @property
     def tokens_pending(self) -> int:
@@ -131,8 +156,9 @@ class Stream:
     def start_over(self) -> None:
         """Nothing of it is in the store any more, but its tokens stay."""
         self.state = StreamState.QUEUED
-        self.sequence = NO_SEQUENCE
+        self.sequence = self.parent = NO_SEQUENCE
         self.computed = self.committed_blocks = 0
+        self.shares_tail = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,10 @@ it reads off the client's tables.
 Want of memory is never an error. Whoever finds no room asks again with the next step. When the store says
 that no room is coming, the most recent running stream of the lowest priority is swapped out; a preempted
 stream asks to come back after another has left, so that two do not push each other out for ever.
-Tests: tests/engine/test_scheduler.py, test_preemption.py.
+
+Samples of one request: the first takes room for exactly the prompt, because a fork shares the last block as
+part-filled by what was asked for. Whoever shares it asks for room before it writes, and the store answers
+with a block of its own. Tests: tests/engine/test_scheduler.py, test_preemption.py, test_samples.py.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,7 +23,7 @@ from kvstore.v1 import kvstore_pb2 as pb
 __all__ = ["Scheduler"]
 
 AWAY = (pb.Sequence.SWAPPED, pb.Sequence.DROPPED)
-HOLDING = (StreamState.LOADING, StreamState.RUNNING)
+HOLDING = (StreamState.LOADING, StreamState.RUNNING, StreamState.FORKING)
 OUTSIDE = (StreamState.QUEUED, StreamState.PREEMPTED)
 
 
@@ -39,13 +42,18 @@ class Scheduler:
         self._sequences = count(1)
 
     def submit(self, request: Request) -> Stream:
-        chain = KeyChain(self._block_tokens)
-        chain.extend(request.prompt)
-        stream = Stream(request=request, chain=chain, tokens=list(request.prompt))
+        """The first sample of the request; the others are its followers."""
+        stream, *followers = [self._new_stream(request, sample) for sample in range(request.samples)]
+        stream.followers = followers
         self._streams.append(stream)
         # The sort is stable, so equals stay in the order in which they came.
         self._streams.sort(key=lambda each: -each.request.priority)
         return stream
+
+    def _new_stream(self, request: Request, sample: int) -> Stream:
+        chain = KeyChain(self._block_tokens)
+        chain.extend(request.prompt)
+        return Stream(request=request, sample=sample, chain=chain, tokens=list(request.prompt))
 
     @property
     def has_work(self) -> bool:
@@ -60,8 +68,8 @@ class Scheduler:
 
     def operations(self, tables: BlockTables) -> list[pb.Operation]:
         """What the next step is to ask for. Each call's operations must be sent, and answered to `take`."""
-        found = [*self._commits(), *self._frees(), *self._swaps_out(), *self._growth(tables)]
-        return [*found, *self._entries(tables)]
+        found = [*self._commits(), *self._forks(), *self._frees(), *self._swaps_out()]
+        return [*found, *self._growth(tables), *self._entries(tables)]
 
     def _commits(self) -> Iterable[pb.Operation]:
         """Blocks that the step before has filled."""
@@ -70,6 +78,16 @@ class Scheduler:
             if stream.sequence != NO_SEQUENCE and full > stream.committed_blocks:
                 first, stream.committed_blocks = stream.committed_blocks, full
                 yield operations.commit(stream.sequence, first, stream.chain.keys[first:full])
+
+    def _forks(self) -> Iterable[pb.Operation]:
+        children: dict[int, list[int]] = {}
+        for stream in self._streams:
+            if stream.state is StreamState.FORKING:
+                stream.sequence = next(self._sequences)
+                self._by_sequence[stream.sequence] = stream
+                children.setdefault(stream.parent, []).append(stream.sequence)
+        for parent, sequences in children.items():
+            yield operations.fork(parent, sequences)
 
     def _frees(self) -> Iterable[pb.Operation]:
         ended, self._ended = self._ended, []
@@ -108,10 +126,13 @@ class Scheduler:
 
     def _entries(self, tables: BlockTables) -> Iterable[pb.Operation]:
         """Those who want in, in order, as many as may run at once. None overtakes one who can't yet."""
-        free = self._running_max - sum(stream.state in HOLDING for stream in self._streams)
-        entrants = [each for each in self._streams if each.state in OUTSIDE][:free]
+        places = self._running_max - sum(each.width for each in self._streams if each.state in HOLDING)
         is_returning = False
-        for stream in entrants:
+        for stream in [each for each in self._streams if each.state in OUTSIDE]:
+            # One that is wider than all places enters when it is alone.
+            if places < min(stream.width, self._running_max):
+                return
+            places -= stream.width
             if stream.state is StreamState.PREEMPTED:
                 if not self._may_return(stream, tables):
                     return
@@ -147,10 +168,14 @@ class Scheduler:
 
     def _room_needed(self, stream: Stream) -> int:
         """In tokens, to the end of the last block: then it is asked for once a block, not once a token."""
+        if stream.followers:
+            return len(stream.tokens)
         return -(-len(stream.tokens) // self._block_tokens) * self._block_tokens
 
     def _has_room(self, stream: Stream, tables: BlockTables) -> bool:
-        return len(tables.table(stream.sequence)) * self._block_tokens >= len(stream.tokens)
+        return not stream.shares_tail and len(tables.table(stream.sequence)) * self._block_tokens >= len(
+            stream.tokens
+        )
 
     # ------------------------------------------------------------------ what was answered
 
@@ -163,9 +188,9 @@ class Scheduler:
                 stream = self._by_sequence[operation.allocate.sequence]
                 changed += self._take_allocate(stream, result.allocate)
             elif kind == "grow":
-                for other in result.grow.others:
-                    stream = self._by_sequence[operation.grow.sequences[other.place]]
-                    changed += self._take_allocate(stream, other.result)
+                changed += self._take_grow(operation.grow, result.grow)
+            elif kind == "fork":
+                changed += self._take_fork(operation.fork, result.fork)
             elif kind == "swap" and operation.swap.direction == pb.SwapRequest.IN:
                 stream = self._by_sequence[operation.swap.sequence]
                 changed += self._take_swap_in(stream, result.swap)
@@ -195,7 +220,9 @@ class Scheduler:
             return [stream]
         if response.outcome == pb.OUTCOME_LATER:
             self._note_shortage(stream, response.frames_short)
-        elif stream.state is StreamState.QUEUED:
+            return []
+        stream.shares_tail = False
+        if stream.state is StreamState.QUEUED:
             stream.admissions += 1
             stream.cached = Cached(
                 gpu=response.gpu_tokens, cpu=response.cpu_tokens, disk=response.disk_tokens
@@ -203,6 +230,32 @@ class Scheduler:
             stream.committed_blocks = response.cached_tokens // self._block_tokens
             return self._enter(stream, response.state, response.cached_tokens)
         return []
+
+    def _take_grow(self, request: pb.GrowRequest, response: pb.GrowResponse) -> list[Stream]:
+        changed: list[Stream] = []
+        others = {other.place: other.result for other in response.others}
+        for place, sequence in enumerate(request.sequences):
+            stream = self._by_sequence[sequence]
+            if place in others:
+                changed += self._take_allocate(stream, others[place])
+            else:
+                stream.shares_tail = False
+        return changed
+
+    def _take_fork(self, request: pb.ForkRequest, response: pb.ForkResponse) -> list[Stream]:
+        children = [self._by_sequence[sequence] for sequence in request.children]
+        if response.outcome != pb.OUTCOME_OK:  # It has no blocks to share: each comes in by itself, by key.
+            for stream in children:
+                del self._by_sequence[stream.sequence]
+                stream.start_over()
+            return []
+        parent = self._by_sequence.get(request.parent)
+        for stream in children:
+            stream.state = StreamState.RUNNING
+            stream.shares_tail = True
+        if parent is not None:
+            parent.shares_tail = True
+        return children
 
     def _take_swap_in(self, stream: Stream, response: pb.SwapResponse) -> list[Stream]:
         if response.outcome == pb.OUTCOME_OK:
@@ -248,10 +301,33 @@ class Scheduler:
                 return Work([stream], stream.next_chunk)
         return Work(ready, 1) if ready else None
 
+    def fork(self, stream: Stream) -> None:
+        """It has computed the prompt, and each follower has its first token: those that go on come in."""
+        followers, stream.followers = stream.followers, []
+        going_on = [each for each in followers if not each.is_done]
+        for follower in going_on:
+            follower.state = StreamState.FORKING
+            follower.parent = stream.sequence
+            follower.computed = stream.computed
+            follower.committed_blocks = stream.computed // self._block_tokens
+            follower.cached, follower.admissions = stream.cached, stream.admissions
+        place = self._streams.index(stream) + 1
+        self._streams[place:place] = going_on
+
+    def cancel(self, stream: Stream, reason: str) -> None:
+        """Ends it, and those who follow it; nothing happens to one that is done."""
+        if not stream.is_done:
+            stream.state, stream.reason = StreamState.CANCELLED, reason
+            if stream in self._streams:
+                self.end(stream)
+
     def end(self, stream: Stream) -> None:
         """The stream is done: its blocks are committed and freed with the next step."""
         self._streams.remove(stream)
         self._ended.append(stream)
+        for follower in stream.followers:
+            if not follower.is_done:
+                follower.state, follower.reason = stream.state, stream.reason
 
     def start_over(self) -> None:
         """The service was lost: all unfinished streams are admitted again, by key."""
