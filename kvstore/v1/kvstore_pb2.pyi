@@ -2167,6 +2167,7 @@ class TierUsage(_message.Message):
     FRAMES_IDLE_FIELD_NUMBER: _builtins.int
     BYTES_TOTAL_FIELD_NUMBER: _builtins.int
     BYTES_USED_FIELD_NUMBER: _builtins.int
+    BYTES_CONFIGURED_FIELD_NUMBER: _builtins.int
     BYTES_OBTAINABLE_FIELD_NUMBER: _builtins.int
     DEGRADED_REASON_FIELD_NUMBER: _builtins.int
     BAD_ENTRIES_FIELD_NUMBER: _builtins.int
@@ -2205,6 +2206,10 @@ class TierUsage(_message.Message):
     the disk what its folder holds, whoever's blocks these are.
     """
     bytes_used: _builtins.int
+    bytes_configured: _builtins.int
+    """What the service was started with. A pool is made of it with the first Attach, in whole
+    frames; until then bytes_total of GPU and CPU is 0.
+    """
     bytes_obtainable: _builtins.int
     """Of the disk: what its folder takes and what is free beside it on the file system. Where
     this is less than bytes_total, the cap can't be filled. 0: not known.
@@ -2249,6 +2254,7 @@ class TierUsage(_message.Message):
         frames_idle: _builtins.int = ...,
         bytes_total: _builtins.int = ...,
         bytes_used: _builtins.int = ...,
+        bytes_configured: _builtins.int = ...,
         bytes_obtainable: _builtins.int = ...,
         degraded_reason: _builtins.str = ...,
         bad_entries: _builtins.int = ...,
@@ -2263,7 +2269,7 @@ class TierUsage(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bad_entries", b"bad_entries", "blocks_evicted", b"blocks_evicted", "blocks_failed", b"blocks_failed", "blocks_moved_in", b"blocks_moved_in", "blocks_shed", b"blocks_shed", "bytes_obtainable", b"bytes_obtainable", "bytes_total", b"bytes_total", "bytes_used", b"bytes_used", "degraded", b"degraded", "degraded_reason", b"degraded_reason", "delete_errors", b"delete_errors", "frames_cached", b"frames_cached", "frames_free", b"frames_free", "frames_idle", b"frames_idle", "frames_late", b"frames_late", "frames_limbo", b"frames_limbo", "frames_pinned", b"frames_pinned", "frames_quarantined", b"frames_quarantined", "frames_total", b"frames_total", "frames_used", b"frames_used", "ghost_hit_blocks", b"ghost_hit_blocks", "ghost_hit_tokens", b"ghost_hit_tokens", "late_reads", b"late_reads", "pressure", b"pressure", "read_errors", b"read_errors", "tier", b"tier", "write_errors", b"write_errors"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bad_entries", b"bad_entries", "blocks_evicted", b"blocks_evicted", "blocks_failed", b"blocks_failed", "blocks_moved_in", b"blocks_moved_in", "blocks_shed", b"blocks_shed", "bytes_configured", b"bytes_configured", "bytes_obtainable", b"bytes_obtainable", "bytes_total", b"bytes_total", "bytes_used", b"bytes_used", "degraded", b"degraded", "degraded_reason", b"degraded_reason", "delete_errors", b"delete_errors", "frames_cached", b"frames_cached", "frames_free", b"frames_free", "frames_idle", b"frames_idle", "frames_late", b"frames_late", "frames_limbo", b"frames_limbo", "frames_pinned", b"frames_pinned", "frames_quarantined", b"frames_quarantined", "frames_total", b"frames_total", "frames_used", b"frames_used", "ghost_hit_blocks", b"ghost_hit_blocks", "ghost_hit_tokens", b"ghost_hit_tokens", "late_reads", b"late_reads", "pressure", b"pressure", "read_errors", b"read_errors", "tier", b"tier", "write_errors", b"write_errors"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2351,6 +2357,8 @@ class SequenceUsage(_message.Message):
     DROPS_FIELD_NUMBER: _builtins.int
     DROPS_FOR_ROOM_FIELD_NUMBER: _builtins.int
     RELIEFS_FIELD_NUMBER: _builtins.int
+    LOADS_WHOLE_FIELD_NUMBER: _builtins.int
+    LOADS_CUT_FIELD_NUMBER: _builtins.int
     resident: _builtins.int
     swapping_out: _builtins.int
     swapped: _builtins.int
@@ -2363,6 +2371,11 @@ class SequenceUsage(_message.Message):
     drops: _builtins.int
     drops_for_room: _builtins.int
     reliefs: _builtins.int
+    loads_whole: _builtins.int
+    """Where it was weighed how much of what is below the GPU is worth loading: so many came in
+    with all of it, and so many with its head alone, or nothing of it.
+    """
+    loads_cut: _builtins.int
     def __init__(
         self,
         *,
@@ -2378,10 +2391,12 @@ class SequenceUsage(_message.Message):
         drops: _builtins.int = ...,
         drops_for_room: _builtins.int = ...,
         reliefs: _builtins.int = ...,
+        loads_whole: _builtins.int = ...,
+        loads_cut: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dropped", b"dropped", "drops", b"drops", "drops_for_room", b"drops_for_room", "idle", b"idle", "reliefs", b"reliefs", "resident", b"resident", "swapped", b"swapped", "swapping_in", b"swapping_in", "swapping_out", b"swapping_out", "swaps_in", b"swaps_in", "swaps_out", b"swaps_out", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dropped", b"dropped", "drops", b"drops", "drops_for_room", b"drops_for_room", "idle", b"idle", "loads_cut", b"loads_cut", "loads_whole", b"loads_whole", "reliefs", b"reliefs", "resident", b"resident", "swapped", b"swapped", "swapping_in", b"swapping_in", "swapping_out", b"swapping_out", "swaps_in", b"swaps_in", "swaps_out", b"swaps_out", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2753,6 +2768,7 @@ class Decision(_message.Message):
     ENGINE_FIELD_NUMBER: _builtins.int
     SEQUENCE_FIELD_NUMBER: _builtins.int
     SESSION_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
     kind: _builtins.str
     """"swap" (a sequence leaves the GPU), "restore" (one comes back, or begins with a
     cached prefix below the GPU), "evict" and "admit" (blocks of a tier, a lot each).
@@ -2769,6 +2785,10 @@ class Decision(_message.Message):
     """Whom it concerns; all empty: a tier, and no one sequence."""
     sequence: _builtins.int
     session: _builtins.str
+    tenant: _builtins.str
+    """Whose it is, where the service has several tenants; empty for a lot with blocks of more
+    than one.
+    """
     @_builtins.property
     def time(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
@@ -2787,10 +2807,11 @@ class Decision(_message.Message):
         engine: _builtins.str = ...,
         sequence: _builtins.int = ...,
         session: _builtins.str = ...,
+        tenant: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["time", b"time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chosen", b"chosen", "chosen_cost_seconds", b"chosen_cost_seconds", "engine", b"engine", "inputs", b"inputs", "kind", b"kind", "other", b"other", "other_cost_seconds", b"other_cost_seconds", "reason", b"reason", "sequence", b"sequence", "session", b"session", "time", b"time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chosen", b"chosen", "chosen_cost_seconds", b"chosen_cost_seconds", "engine", b"engine", "inputs", b"inputs", "kind", b"kind", "other", b"other", "other_cost_seconds", b"other_cost_seconds", "reason", b"reason", "sequence", b"sequence", "session", b"session", "tenant", b"tenant", "time", b"time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
