@@ -8,6 +8,7 @@ from itertools import pairwise
 
 from kvstore.cli.advice_ghosts import advise_ghosts
 from kvstore.cli.advice_links import FLAGS, NAMES, Advice, advise_links, advise_writes
+from kvstore.cli.advice_sizes import advise_sizes
 from kvstore.cli.advice_tenants import advise_tenants
 from kvstore.cli.texts import counted
 from kvstore.v1 import kvstore_pb2 as pb
@@ -227,6 +228,7 @@ RULES: tuple[Callable[[pb.Usage], Iterator[Advice]], ...] = (
     advise_writes,
     _preemptions,
     advise_tenants,
+    advise_sizes,
     advise_ghosts,
     _hit_rate_low,
     _hit_rate_high,

@@ -1,5 +1,6 @@
 """`kvstore drain`: before a restart."""
 
+import json
 from typing import Annotated
 
 import typer
@@ -20,6 +21,7 @@ def drain(
     timeout: Annotated[float, typer.Option(min=0, max=3600, help="Seconds to write for at most.")] = 60.0,
     stop: Annotated[bool, typer.Option("--stop", help="Stop the service afterwards.")] = False,
     cancel: Annotated[bool, typer.Option("--cancel", help="Take new work again instead.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the answer as one JSON object.")] = False,
 ) -> None:
     """Take no new work, and write to disk what is worth keeping.
 
@@ -28,11 +30,18 @@ def drain(
     with operator(socket, deadline_seconds=DEADLINE_SECONDS) as service:
         has_disk = any(tier.tier == pb.TIER_DISK for tier in service.usage().tiers)
         response = service.drain(timeout, cancel=cancel, stop=stop)
-    if cancel:
-        typer.echo("The service takes new work again.")
-        return
     written, left = response.blocks_written, response.blocks_left
-    what = f"{counted(written, 'block')} written" if has_disk else "There is no disk tier to write to"
-    typer.echo(f"{what}, {left:,} left" + ("; the service stops." if stop else "."))
-    if left:
+    if as_json:
+        shown = {"draining": not cancel, "stops": stop, "blocks_written": written, "blocks_left": left}
+        typer.echo(json.dumps(shown))
+    elif cancel:
+        typer.echo("The service takes new work again.")
+    else:
+        typer.echo(_told(written, left, has_disk=has_disk, stops=stop))
+    if left and not cancel:
         raise typer.Exit(BLOCKS_LEFT)
+
+
+def _told(written: int, left: int, *, has_disk: bool, stops: bool) -> str:
+    what = f"{counted(written, 'block')} written" if has_disk else "There is no disk tier to write to"
+    return f"{what}, {left:,} left" + ("; the service stops." if stops else ".")

@@ -20,6 +20,8 @@ def _headline(decision: pb.Decision) -> str:
     whom = [decision.kind]
     if decision.sequence:
         whom.append(f"of sequence {decision.sequence} of {decision.engine}")
+    if decision.tenant:
+        whom.append(f"of tenant {decision.tenant}")
     if decision.session:
         whom.append(f"(session {decision.session})")
     return f"{time} UTC  {' '.join(whom)}: {_choice(decision)}"

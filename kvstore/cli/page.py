@@ -21,8 +21,12 @@ COLUMNS = 80
 PIDS_SHOWN, BUILD_SHOWN, TENANTS_SHOWN = 1, 16, 8
 
 TIER_ROWS: tuple[tuple[str, Callable[[pb.TierUsage], str]], ...] = (
-    ("memory", lambda tier: _bytes(tier.bytes_total)),
-    ("  taken", lambda tier: _share(tier.bytes_used, tier.bytes_total)),
+    ("memory", lambda tier: _bytes(tier.bytes_total or tier.bytes_configured)),
+    # A pool is made with the first Attach.
+    (
+        "  taken",
+        lambda tier: _share(tier.bytes_used, tier.bytes_total) if tier.bytes_total else "not yet made",
+    ),
     ("  obtainable", lambda tier: _bytes(tier.bytes_obtainable) if tier.bytes_obtainable else "-"),
     ("frames total", lambda tier: f"{tier.frames_total:,}"),
     ("  free", lambda tier: f"{tier.frames_free:,}"),
@@ -157,7 +161,8 @@ def _lines(usage: pb.Usage) -> Table:
         "Moves",
         f"{counted(sequences.swaps_out, 'swap out')}, {sequences.swaps_in:,} in, "
         f"{counted(sequences.drops, 'drop')} "
-        f"({sequences.drops_for_room:,} for want of room); {sequences.reliefs:,} by the store itself",
+        f"({sequences.drops_for_room:,} for want of room); {sequences.reliefs:,} by the store itself; "
+        f"of loads weighed {sequences.loads_whole:,} whole, {sequences.loads_cut:,} cut",
     )
     table.add_row(
         "Steps",

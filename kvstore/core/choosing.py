@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 from kvstore.core.ahead import Ahead
 from kvstore.core.blocks import NO_FRAME, NO_ROW, NO_ROWS, Rows
 from kvstore.core.config import StoreConfig
-from kvstore.core.decisions import OWNERS_MAX
 from kvstore.core.frames import make_room
 from kvstore.core.lanes import Lane, Lanes
 from kvstore.core.late import LateFrames
 from kvstore.core.memory import Memory
+from kvstore.core.operations import Decision
 from kvstore.core.shares import NOBODY
 from kvstore.core.types import ASKED, BACKGROUND, COPY, CPU, DISK, GPU, LOAD, NEEDED, PREFETCH, READ, Tier
 
@@ -152,14 +152,15 @@ class Choosing:
         blocks.unpin(DISK, parents)
         if lacking.size:
             self._shed(lacking, for_good=not fitting.size and not blocks.pins[DISK].any())
-            self._memory.decisions.note_lot(
-                self._memory.now,
-                "admit",
-                "shed",
-                "no room on disk: all that is there is in use, hung on, or another tenant's share",
-                blocks.owner[lacking[:OWNERS_MAX]],
-                (("blocks_taken", float(fitting.size)), ("blocks_shed", float(lacking.size))),
+            decision = Decision(
+                time=self._memory.now,
+                kind="admit",
+                chosen="shed",
+                reason="no room on disk: all that is there is in use, hung on, or another tenant's share",
+                tenant=self._memory.shares.tenant_of_all(lacking),
+                inputs=(("blocks_taken", float(fitting.size)), ("blocks_shed", float(lacking.size))),
             )
+            self._memory.decisions.note(decision, blocks.owner[lacking])
         return fitting
 
     def _wait_for_parents(self, lane: Lane, rows: Rows) -> None:

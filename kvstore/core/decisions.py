@@ -15,11 +15,10 @@ from numpy.typing import NDArray
 
 from kvstore.core.blocks import NO_ROWS
 from kvstore.core.operations import Decision
-from kvstore.core.ports import Figures
 from kvstore.core.sequences import session_owner
 from kvstore.core.types import DomainId, EngineId, SequenceId
 
-__all__ = ["KINDS", "OWNERS_MAX", "DecisionQuery", "Decisions"]
+__all__ = ["KINDS", "DecisionQuery", "Decisions"]
 
 KINDS = ("swap", "restore", "evict", "admit")
 # Of each kind.
@@ -53,20 +52,9 @@ class Decisions:
         self._last_number = 0
 
     def note(self, decision: Decision, owners: NDArray[np.int64] = NO_ROWS) -> None:
+        """`owners`: of the blocks of a lot."""
         self._last_number += 1
-        self._notes[decision.kind].append(_Note(self._last_number, decision, owners))
-
-    def note_lot(
-        self,
-        time: float,
-        kind: str,
-        chosen: str,
-        reason: str,
-        owners: NDArray[np.int64],
-        inputs: Figures,
-    ) -> None:
-        """`owners`: of its first blocks, `OWNERS_MAX` at the most."""
-        self.note(Decision(time=time, kind=kind, chosen=chosen, reason=reason, inputs=inputs), owners)
+        self._notes[decision.kind].append(_Note(self._last_number, decision, owners[:OWNERS_MAX]))
 
     def forget(self, session: str) -> None:
         """Nothing is to be told of this session any more; without a name, of none."""

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from kvstore.core.blocks import NO_FRAME, NO_ROWS
-from kvstore.core.decisions import OWNERS_MAX
 from kvstore.core.lacking import Search
 from kvstore.core.memory import Memory
+from kvstore.core.operations import Decision
 from kvstore.core.shares import NOBODY
 from kvstore.core.types import CPU, DISK, GPU, DomainId, Rows, Tier
 
@@ -104,19 +104,21 @@ def make_room(
 
 def _evict_for(memory: Memory, wanted: int, tier: Tier, rows: Rows, *, in_background: bool) -> None:
     """And remembers why, for who asks."""
-    owners, free = memory.blocks.owner[rows[:OWNERS_MAX]], memory.pools[tier].free_count
+    owners, free = memory.blocks.owner[rows], memory.pools[tier].free_count
+    tenant = memory.shares.tenant_of_all(rows)
     memory.regret.note(tier, rows)
     lost = memory.evict(tier, rows)
-    memory.decisions.note_lot(
-        memory.now,
-        "evict",
-        f"from {TIER_NAMES[tier]} by {type(memory.eviction).__name__}",
-        WHY_BACKGROUND if in_background else WHY_ROOM[tier],
-        owners,
-        (
+    decision = Decision(
+        time=memory.now,
+        kind="evict",
+        chosen=f"from {TIER_NAMES[tier]} by {type(memory.eviction).__name__}",
+        reason=WHY_BACKGROUND if in_background else WHY_ROOM[tier],
+        tenant=tenant,
+        inputs=(
             ("blocks", float(rows.size)),
             ("blocks_lost", float(lost)),
             ("frames_free", float(free)),
             ("frames_lacking", float(wanted)),
         ),
     )
+    memory.decisions.note(decision, owners)

@@ -93,7 +93,8 @@ class Leaving:
         self.idle.pop(sequence, None)
         sequence.left_by = NAMES[swapped]
         figures = (*why, ("room_below", float(swapped or not keep)))
-        decision = _decision(sequence, verdict, mode, swapped, bool(why), time, figures)
+        tenant = self._memory.shares.tenant_of(sequence.domain)
+        decision = _decision(sequence, tenant, verdict, mode, swapped, bool(why), time, figures)
         self._memory.decisions.note(decision)
         return decision
 
@@ -174,6 +175,7 @@ class Leaving:
 
 def _decision(
     sequence: Sequence,
+    tenant: str,
     verdict: Verdict,
     mode: SwapMode,
     swapped: bool,
@@ -200,5 +202,6 @@ def _decision(
         engine=sequence.engine,
         sequence=sequence.id,
         session=sequence.session,
+        tenant=tenant,
         inputs=(*verdict.inputs, *figures),
     )

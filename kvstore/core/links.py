@@ -10,11 +10,11 @@ from kvstore.core.ahead import Ahead
 from kvstore.core.blocks import NO_FRAME, Rows
 from kvstore.core.choosing import Choosing
 from kvstore.core.config import StoreConfig
-from kvstore.core.decisions import OWNERS_MAX
 from kvstore.core.effects import Transfer
 from kvstore.core.lanes import ORDER, Lane, make_lanes
 from kvstore.core.late import LateFrames
 from kvstore.core.memory import Memory
+from kvstore.core.operations import Decision
 from kvstore.core.ports import LinkState
 from kvstore.core.transfers import FOREGROUND, Moved, Transfers
 from kvstore.core.types import (
@@ -79,23 +79,22 @@ class Links:
 
     def _note_admission(self, rows: Rows, taken: int) -> None:
         """For who asks why something is on disk, or isn't."""
-        waiting = float(len(self._copies.rows) + len(self._writes.rows))
-        self._memory.decisions.note_lot(
-            self._memory.now,
-            "admit",
-            "written to disk" if taken == rows.size else "shed",
-            "kept beyond the memory tiers"
-            if taken == rows.size
-            else "too many blocks wait for their copy down",
-            self._memory.blocks.owner[rows[:OWNERS_MAX]],
-            (
+        memory, is_whole = self._memory, taken == rows.size
+        decision = Decision(
+            time=memory.now,
+            kind="admit",
+            chosen="written to disk" if is_whole else "shed",
+            reason="kept beyond the memory tiers" if is_whole else "too many blocks wait for their copy down",
+            tenant=memory.shares.tenant_of_all(rows),
+            inputs=(
                 ("blocks_taken", float(taken)),
                 ("blocks_shed", float(rows.size - taken)),
-                ("blocks_waiting", waiting),
+                ("blocks_waiting", float(len(self._copies.rows) + len(self._writes.rows))),
                 ("queue_blocks_max", float(self._config.queue_blocks_max)),
                 ("writes_failed_in_a_row", float(self.transfers.writes_failed_in_a_row)),
             ),
         )
+        memory.decisions.note(decision, memory.blocks.owner[rows])
 
     def _make_place(self, link: Link, count: int) -> int:
         """How many more rows may wait in the background. Writes to disk are shed for copies; what is shed

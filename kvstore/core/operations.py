@@ -155,7 +155,8 @@ class Decision(Struct, frozen=True, kw_only=True, gc=False):
     """A choice, what it was chosen over, and the inputs it rested on, by name (`decisions.py` has the kinds).
 
     Costs are in seconds, as the policy prices them; both 0 where nothing was weighed, and `reason` says why
-    it was chosen. What concerns a tier and no sequence has no engine.
+    it was chosen. What concerns a tier and no sequence has no engine. `tenant`: whose it is, where there are
+    several; empty also for a lot with blocks of more than one.
     """
 
     time: float
@@ -168,6 +169,7 @@ class Decision(Struct, frozen=True, kw_only=True, gc=False):
     engine: EngineId = EngineId("")
     sequence: SequenceId = SequenceId(0)
     session: str = ""
+    tenant: str = ""
     inputs: tuple[tuple[str, float], ...] = ()
 
 

@@ -82,6 +82,7 @@ class Returning:
                 engine=sequence.engine,
                 sequence=sequence.id,
                 session=sequence.session,
+                tenant=self._memory.shares.tenant_of(sequence.domain),
                 inputs=verdict.inputs,
             )
         )

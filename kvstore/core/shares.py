@@ -55,6 +55,18 @@ class Shares:
         """Of the domain's tenant."""
         return int(self._find(np.array([domain & TENANT_MASK]))[0])
 
+    def tenant_of(self, domain: DomainId) -> str:
+        """The name of the domain's tenant; empty where there is only one."""
+        return self.names[self.place_of(domain)] if self.are_shared else NAMED_NO_MORE
+
+    def tenant_of_all(self, rows: Rows) -> str:
+        """The name of the tenant whose all these blocks are; empty where they are not one's, or there is only
+        one."""
+        if not self.are_shared or not rows.size:
+            return NAMED_NO_MORE
+        places = self.places(rows)
+        return self.names[places[0]] if (places == places[0]).all() else NAMED_NO_MORE
+
     def places(self, rows: Rows) -> Rows:
         """Of each block's tenant."""
         return self._find(self._blocks.domain[rows] & TENANT_MASK)

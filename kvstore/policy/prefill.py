@@ -36,7 +36,8 @@ ALPHA, BETA, GAMMA = TERMS[:3]
 
 
 class PrefillCost(NamedTuple):
-    """α, β and γ in seconds; `pass_tokens`: the most tokens that an engine has prefilled in one step."""
+    """α, β and γ in seconds; `pass_tokens`: the most tokens that an engine has prefilled in one step, as two
+    steps have told: one alone may be wrong, and nothing would ever take it back."""
 
     alpha: float
     beta: float
@@ -64,7 +65,8 @@ class PrefillFit:
         self._time = 0.0
         self._solved = [0.0 for _ in TERMS]
         self._samples = self._unfitted = 0
-        self._pass_tokens = 1
+        # The most tokens that a step has prefilled, and the next to it.
+        self._most_tokens = self._pass_tokens = 1
 
     def add(self, timing: StepTiming, time: float) -> None:
         """A step that prefilled."""
@@ -83,6 +85,9 @@ class PrefillFit:
             )
         if expected >= EXPECTED_SECONDS_MIN:
             seconds = min(max(seconds, expected / SURPRISE_MAX), expected * SURPRISE_MAX)
+        if seconds <= timing.elapsed_seconds:
+            # Else it has done more than it can have in that time: its tokens say nothing either.
+            self._note_tokens(timing.prefill_tokens)
         kept = 0.5 ** ((time - self._time) / HALF_LIFE_SECONDS)
         weight = 1 / seconds**2
         for row, term in zip(self._squares, terms, strict=True):
@@ -93,11 +98,14 @@ class PrefillFit:
             product * kept + scaled * term for product, term in zip(self._products, terms, strict=True)
         ]
         self._time = time
-        self._pass_tokens = max(self._pass_tokens, timing.prefill_tokens)
         self._samples += 1
         self._unfitted += 1
         if self._unfitted >= FIT_EVERY:
             self._fit()
+
+    def _note_tokens(self, tokens: int) -> None:
+        self._pass_tokens = max(self._pass_tokens, min(tokens, self._most_tokens))
+        self._most_tokens = max(self._most_tokens, tokens)
 
     def cost(self) -> PrefillCost | None:
         """None: not known yet."""

@@ -119,5 +119,6 @@ def encode_decision(decision: Decision) -> pb.Decision:
         engine=engine_name(decision.engine) if decision.engine else "",
         sequence=decision.sequence,
         session=decision.session,
+        tenant=decision.tenant,
         inputs=dict(decision.inputs),
     )

@@ -36,7 +36,8 @@ class Facts:
     store_epoch: int
     build: str
     start_wall: float
-    disk_bytes: int = 0
+    # By tier, as the service was started.
+    bytes_configured: Mapping[Tier, int] = field(default_factory=dict)
     draining: bool = False
     disk_size: FolderSize | None = None
     layout: Layout | None = None
@@ -72,6 +73,7 @@ def encode_usage(usage: Usage, counts: Counts, facts: Facts) -> pb.Usage:
 def _tier(usage: TierUsage, facts: Facts) -> pb.TierUsage:
     message = pb.TierUsage(
         tier=TIERS[usage.tier],
+        bytes_configured=facts.bytes_configured.get(usage.tier, 0),
         frames_total=usage.frames_total,
         frames_free=usage.frames_free,
         frames_cached=usage.frames_cached,
@@ -101,7 +103,7 @@ def _tier(usage: TierUsage, facts: Facts) -> pb.TierUsage:
 
 def _fill_disk(message: pb.TierUsage, facts: Facts) -> None:
     """The core does not know why a transfer failed."""
-    message.bytes_total = facts.disk_bytes
+    message.bytes_total = message.bytes_configured
     disk = facts.disk
     if disk is None:
         return
@@ -155,6 +157,8 @@ def _sequences(usage: SequenceUsage) -> pb.SequenceUsage:
         drops=usage.drops,
         drops_for_room=usage.drops_for_room,
         reliefs=usage.reliefs,
+        loads_whole=usage.loads_whole,
+        loads_cut=usage.loads_cut,
     )
 
 

@@ -78,6 +78,16 @@ OF_WORK: tuple[Metric | Timing, ...] = (
         "Sequences that the store itself moved out, by swap or drop, because others waited for frames.",
         lambda seen: seen.usage.sequences.reliefs,
     ),
+    single(
+        "kvstore_loads_whole_total",
+        "Sequences that came in with all that was found below the GPU, where it was weighed what to load.",
+        lambda seen: seen.usage.sequences.loads_whole,
+    ),
+    single(
+        "kvstore_loads_cut_total",
+        "Those that came in with its head alone, or nothing of it, for to compute the rest was cheaper.",
+        lambda seen: seen.usage.sequences.loads_cut,
+    ),
     Metric("kvstore_engines", "Engines by state; expired ones still hold frames.", engines, ("state",)),
     single(
         "kvstore_sessions",

@@ -22,8 +22,7 @@ class Reports:
 
     def usage(self) -> Usage:
         """Of the tiers that were asked for; they are empty before the first Attach."""
-        config, running = self._parts.config, self._parts.running
-        sizes = {Tier.GPU: config.gpu_bytes, Tier.CPU: config.cpu_bytes, Tier.DISK: config.disk_bytes}
+        sizes, running = self._sizes(), self._parts.running
         if running is None:
             tiers = tuple(_without_frames(tier) for tier, size in sizes.items() if size)
             return Usage(revision=Revision(0), tiers=tiers, engines=())
@@ -54,13 +53,17 @@ class Reports:
             lines.append(f"disk degraded: {parts.disk.degraded_reason}")
         return serving, "\n".join(lines) + "\n"
 
+    def _sizes(self) -> dict[Tier, int]:
+        config = self._parts.config
+        return {Tier.GPU: config.gpu_bytes, Tier.CPU: config.cpu_bytes, Tier.DISK: config.disk_bytes}
+
     def _facts(self) -> Facts:
         parts, running = self._parts, self._parts.running
         return Facts(
             store_epoch=parts.store_epoch,
             build=__version__,
             start_wall=parts.start_wall,
-            disk_bytes=parts.config.disk_bytes,
+            bytes_configured=self._sizes(),
             draining=parts.health.is_draining,
             disk_size=self._disk_size.last if self._disk_size is not None else None,
             layout=running.layout if running is not None else None,

@@ -80,6 +80,8 @@ async def _serve_sockets(config: ServeConfig, driver: Driver, stop: asyncio.Even
         if config.metrics is not None:
             log.info("metrics on %s/metrics", await metrics.start(*config.metrics))
         log.info("kvstore ready on unix:%s %s", config.socket, _sizes(config))
+        if 0 < config.cpu_bytes < config.gpu_bytes:
+            log.warning("--cpu is less than --gpu: nearly all that it keeps is on the GPU as well")
         await stop.wait()
         log.info("stopping")
         driver.health.begin_stop()

@@ -13,9 +13,10 @@ from typing import IO
 
 from msgspec import Struct
 
+from kvstore.core.errors import DiskInvalid
 from kvstore.tiers import index_walk
 from kvstore.tiers.disk_environment import DATA_FILE, REMEDY, check_path, disk_invalid
-from kvstore.tiers.disk_folder import CLAIM_FILE, HEAD_BYTES
+from kvstore.tiers.disk_folder import CLAIM_FILE, HEAD_BYTES, open_claim
 from kvstore.tiers.disk_format import TABLES
 from kvstore.tiers.index_check import PageFault, check_pages
 from kvstore.tiers.index_walk import END, FAULT, HEAD, REFUSED
@@ -79,8 +80,8 @@ def _faults_of_pages(folder: Path) -> list[str]:
 
 def _is_held(folder: Path) -> bool:
     try:
-        claim = os.open(folder / CLAIM_FILE, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
+        claim = open_claim(folder, os.O_RDONLY)
+    except (OSError, DiskInvalid):
         return False
     try:
         fcntl.flock(claim, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -5,6 +5,7 @@ that one of them keeps account of, they would damage each other.
 """
 
 import contextlib
+import errno
 import fcntl
 import logging
 import mmap
@@ -28,7 +29,7 @@ from kvstore.tiers.disk_format import segment_name
 from kvstore.tiers.files import sync_folder
 from kvstore.tiers.segments import segments_in
 
-__all__ = ["FolderSize", "claim_folder", "size_of", "warn_of_space"]
+__all__ = ["CLAIM_FILE", "FolderSize", "claim_folder", "open_claim", "size_of", "warn_of_space"]
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +54,7 @@ def claim_folder(folder: Path, *, wipe_incompatible: bool = False) -> int:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         _check_owner(folder, set(os.listdir(folder)))
-        claim = os.open(folder / CLAIM_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        claim = open_claim(folder, os.O_RDWR | os.O_CREAT)
     except FileExistsError as error:
         raise disk_invalid(folder, "a file, not a folder", "name an empty or a new folder") from error
     except OSError as error:
@@ -86,6 +87,18 @@ def claim_folder(folder: Path, *, wipe_incompatible: bool = False) -> int:
         os.close(claim)
         raise
     return claim
+
+
+def open_claim(folder: Path, flags: int) -> int:
+    """The file by whose lock a folder is held. A link in its place is refused (DiskInvalid): what it leads to
+    is somebody else's, and is not to be written over."""
+    try:
+        return os.open(folder / CLAIM_FILE, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        found = f"{CLAIM_FILE} is a symbolic link, and none is followed"
+        raise disk_invalid(folder, found, "delete the link, or name another folder") from error
 
 
 class FolderSize(Struct, frozen=True, kw_only=True):

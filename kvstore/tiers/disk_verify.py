@@ -23,7 +23,7 @@ from kvstore.tiers.disk_environment import (
     check_path,
     disk_invalid,
 )
-from kvstore.tiers.disk_folder import CLAIM_FILE
+from kvstore.tiers.disk_folder import CLAIM_FILE, open_claim
 from kvstore.tiers.disk_format import FORMAT, MAGIC, BlockEntry, Geometry, segment_name, unpack_name_row
 from kvstore.tiers.disk_records import unpack_session
 from kvstore.tiers.disk_repair import Remains, rebuild
@@ -110,7 +110,7 @@ def _held(folder: Path, repair: bool) -> Iterator[None]:
             raise disk_invalid(folder, "not kvstore's", "name the folder of `kvstore serve --disk`")
         if CLAIM_FILE in names:
             access = os.O_RDWR if repair else os.O_RDONLY
-            claim = os.open(folder / CLAIM_FILE, access | os.O_NONBLOCK | os.O_CLOEXEC)
+            claim = open_claim(folder, access)
             fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
     except BlockingIOError as error:

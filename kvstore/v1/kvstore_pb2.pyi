@@ -37,31 +37,6 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
-class _MemoryKind:
-    ValueType = _typing.NewType("ValueType", _builtins.int)
-    V: _TypeAlias = ValueType  # noqa: Y015
-
-class _MemoryKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_MemoryKind.ValueType], _builtins.type):
-    DESCRIPTOR: _descriptor.EnumDescriptor
-    MEMORY_KIND_UNSPECIFIED: _MemoryKind.ValueType  # 0
-    MEMORY_KIND_HOST: _MemoryKind.ValueType  # 1
-    """A memory file."""
-    MEMORY_KIND_CUDA: _MemoryKind.ValueType  # 2
-    """Pages on GPUs, passed on as descriptors."""
-    MEMORY_KIND_CUDA_IPC: _MemoryKind.ValueType  # 3
-    """Memory of GPUs, passed on by handles of CUDA IPC."""
-
-class MemoryKind(_MemoryKind, metaclass=_MemoryKindEnumTypeWrapper): ...
-
-MEMORY_KIND_UNSPECIFIED: MemoryKind.ValueType  # 0
-MEMORY_KIND_HOST: MemoryKind.ValueType  # 1
-"""A memory file."""
-MEMORY_KIND_CUDA: MemoryKind.ValueType  # 2
-"""Pages on GPUs, passed on as descriptors."""
-MEMORY_KIND_CUDA_IPC: MemoryKind.ValueType  # 3
-"""Memory of GPUs, passed on by handles of CUDA IPC."""
-Global___MemoryKind: _TypeAlias = MemoryKind  # noqa: Y015
-
 class _Tier:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -574,8 +549,6 @@ class PoolHandle(_message.Message):
     BLOCK_BYTES_FIELD_NUMBER: _builtins.int
     FRAME_STRIDE_BYTES_FIELD_NUMBER: _builtins.int
     HOST_FIELD_NUMBER: _builtins.int
-    CUDA_FIELD_NUMBER: _builtins.int
-    CUDA_IPC_FIELD_NUMBER: _builtins.int
     tier: Global___Tier.ValueType
     rank: _builtins.int
     frame_count: _builtins.int
@@ -584,10 +557,6 @@ class PoolHandle(_message.Message):
     """Distance between frames: block_bytes rounded up to a multiple of 4096."""
     @_builtins.property
     def host(self) -> Global___HostMemory: ...
-    @_builtins.property
-    def cuda(self) -> Global___CudaMemory: ...
-    @_builtins.property
-    def cuda_ipc(self) -> Global___CudaIpcMemory: ...
     def __init__(
         self,
         *,
@@ -597,14 +566,12 @@ class PoolHandle(_message.Message):
         block_bytes: _builtins.int = ...,
         frame_stride_bytes: _builtins.int = ...,
         host: Global___HostMemory | None = ...,
-        cuda: Global___CudaMemory | None = ...,
-        cuda_ipc: Global___CudaIpcMemory | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["cuda", b"cuda", "cuda_ipc", b"cuda_ipc", "host", b"host", "memory", b"memory"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["host", b"host", "memory", b"memory"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_bytes", b"block_bytes", "cuda", b"cuda", "cuda_ipc", b"cuda_ipc", "frame_count", b"frame_count", "frame_stride_bytes", b"frame_stride_bytes", "host", b"host", "memory", b"memory", "rank", b"rank", "tier", b"tier"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_bytes", b"block_bytes", "frame_count", b"frame_count", "frame_stride_bytes", b"frame_stride_bytes", "host", b"host", "memory", b"memory", "rank", b"rank", "tier", b"tier"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_memory: _TypeAlias = _typing.Literal["host", "cuda", "cuda_ipc"]  # noqa: Y015
+    _WhichOneofReturnType_memory: _TypeAlias = _typing.Literal["host"]  # noqa: Y015
     _WhichOneofArgType_memory: _TypeAlias = _typing.Literal["memory", b"memory"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_memory) -> _WhichOneofReturnType_memory | None: ...
 
@@ -633,66 +600,6 @@ class HostMemory(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___HostMemory: _TypeAlias = HostMemory  # noqa: Y015
-
-@_typing.final
-class CudaMemory(_message.Message):
-    """Pages on a GPU, by a descriptor for cuMemImportFromShareableHandle: they go with their last
-    holder too.
-    """
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    FD_INDEX_FIELD_NUMBER: _builtins.int
-    SIZE_BYTES_FIELD_NUMBER: _builtins.int
-    DEVICE_UUID_FIELD_NUMBER: _builtins.int
-    fd_index: _builtins.int
-    size_bytes: _builtins.int
-    """Of all frames, rounded up to the granularity of the device: what is to be mapped."""
-    device_uuid: _builtins.str
-    """GPU-…, as nvidia-smi has it. Ordinals differ from process to process."""
-    def __init__(
-        self,
-        *,
-        fd_index: _builtins.int = ...,
-        size_bytes: _builtins.int = ...,
-        device_uuid: _builtins.str = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["device_uuid", b"device_uuid", "fd_index", b"fd_index", "size_bytes", b"size_bytes"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___CudaMemory: _TypeAlias = CudaMemory  # noqa: Y015
-
-@_typing.final
-class CudaIpcMemory(_message.Message):
-    """Memory of a GPU that can't export pages, for cuIpcOpenMemHandle. No descriptor comes with the
-    tether.
-    """
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    HANDLE_FIELD_NUMBER: _builtins.int
-    SIZE_BYTES_FIELD_NUMBER: _builtins.int
-    DEVICE_UUID_FIELD_NUMBER: _builtins.int
-    handle: _builtins.bytes
-    size_bytes: _builtins.int
-    device_uuid: _builtins.str
-    def __init__(
-        self,
-        *,
-        handle: _builtins.bytes = ...,
-        size_bytes: _builtins.int = ...,
-        device_uuid: _builtins.str = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["device_uuid", b"device_uuid", "handle", b"handle", "size_bytes", b"size_bytes"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___CudaIpcMemory: _TypeAlias = CudaIpcMemory  # noqa: Y015
 
 @_typing.final
 class StepRequest(_message.Message):
@@ -2260,6 +2167,7 @@ class TierUsage(_message.Message):
     FRAMES_IDLE_FIELD_NUMBER: _builtins.int
     BYTES_TOTAL_FIELD_NUMBER: _builtins.int
     BYTES_USED_FIELD_NUMBER: _builtins.int
+    BYTES_CONFIGURED_FIELD_NUMBER: _builtins.int
     BYTES_OBTAINABLE_FIELD_NUMBER: _builtins.int
     DEGRADED_REASON_FIELD_NUMBER: _builtins.int
     BAD_ENTRIES_FIELD_NUMBER: _builtins.int
@@ -2271,11 +2179,6 @@ class TierUsage(_message.Message):
     BLOCKS_SHED_FIELD_NUMBER: _builtins.int
     GHOST_HIT_BLOCKS_FIELD_NUMBER: _builtins.int
     GHOST_HIT_TOKENS_FIELD_NUMBER: _builtins.int
-    MEMORY_KIND_FIELD_NUMBER: _builtins.int
-    DEVICE_UUIDS_FIELD_NUMBER: _builtins.int
-    BYTES_PINNED_FIELD_NUMBER: _builtins.int
-    PINNING_PROBLEM_FIELD_NUMBER: _builtins.int
-    COPY_STALLED_SECONDS_FIELD_NUMBER: _builtins.int
     tier: Global___Tier.ValueType
     frames_total: _builtins.int
     frames_free: _builtins.int
@@ -2303,6 +2206,10 @@ class TierUsage(_message.Message):
     the disk what its folder holds, whoever's blocks these are.
     """
     bytes_used: _builtins.int
+    bytes_configured: _builtins.int
+    """What the service was started with. A pool is made of it with the first Attach, in whole
+    frames; until then bytes_total of GPU and CPU is 0.
+    """
     bytes_obtainable: _builtins.int
     """Of the disk: what its folder takes and what is free beside it on the file system. Where
     this is less than bytes_total, the cap can't be filled. 0: not known.
@@ -2328,17 +2235,6 @@ class TierUsage(_message.Message):
     from a sample.
     """
     ghost_hit_tokens: _builtins.int
-    memory_kind: Global___MemoryKind.ValueType
-    """Of a pool: what memory it is, and of the GPU's the device of each rank."""
-    bytes_pinned: _builtins.int
-    """Of the CPU's pool: bytes that a GPU copies to and from by itself. Fewer than bytes_total
-    while they are being pinned, and for good where that failed, for the reason beside it.
-    """
-    pinning_problem: _builtins.str
-    copy_stalled_seconds: _builtins.float
-    """Of the GPU: for how long a copy that has its stream to itself has been waited for."""
-    @_builtins.property
-    def device_uuids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     def __init__(
         self,
         *,
@@ -2358,6 +2254,7 @@ class TierUsage(_message.Message):
         frames_idle: _builtins.int = ...,
         bytes_total: _builtins.int = ...,
         bytes_used: _builtins.int = ...,
+        bytes_configured: _builtins.int = ...,
         bytes_obtainable: _builtins.int = ...,
         degraded_reason: _builtins.str = ...,
         bad_entries: _builtins.int = ...,
@@ -2369,15 +2266,10 @@ class TierUsage(_message.Message):
         blocks_shed: _builtins.int = ...,
         ghost_hit_blocks: _builtins.int = ...,
         ghost_hit_tokens: _builtins.int = ...,
-        memory_kind: Global___MemoryKind.ValueType = ...,
-        device_uuids: _abc.Iterable[_builtins.str] | None = ...,
-        bytes_pinned: _builtins.int = ...,
-        pinning_problem: _builtins.str = ...,
-        copy_stalled_seconds: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bad_entries", b"bad_entries", "blocks_evicted", b"blocks_evicted", "blocks_failed", b"blocks_failed", "blocks_moved_in", b"blocks_moved_in", "blocks_shed", b"blocks_shed", "bytes_obtainable", b"bytes_obtainable", "bytes_pinned", b"bytes_pinned", "bytes_total", b"bytes_total", "bytes_used", b"bytes_used", "copy_stalled_seconds", b"copy_stalled_seconds", "degraded", b"degraded", "degraded_reason", b"degraded_reason", "delete_errors", b"delete_errors", "device_uuids", b"device_uuids", "frames_cached", b"frames_cached", "frames_free", b"frames_free", "frames_idle", b"frames_idle", "frames_late", b"frames_late", "frames_limbo", b"frames_limbo", "frames_pinned", b"frames_pinned", "frames_quarantined", b"frames_quarantined", "frames_total", b"frames_total", "frames_used", b"frames_used", "ghost_hit_blocks", b"ghost_hit_blocks", "ghost_hit_tokens", b"ghost_hit_tokens", "late_reads", b"late_reads", "memory_kind", b"memory_kind", "pinning_problem", b"pinning_problem", "pressure", b"pressure", "read_errors", b"read_errors", "tier", b"tier", "write_errors", b"write_errors"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bad_entries", b"bad_entries", "blocks_evicted", b"blocks_evicted", "blocks_failed", b"blocks_failed", "blocks_moved_in", b"blocks_moved_in", "blocks_shed", b"blocks_shed", "bytes_configured", b"bytes_configured", "bytes_obtainable", b"bytes_obtainable", "bytes_total", b"bytes_total", "bytes_used", b"bytes_used", "degraded", b"degraded", "degraded_reason", b"degraded_reason", "delete_errors", b"delete_errors", "frames_cached", b"frames_cached", "frames_free", b"frames_free", "frames_idle", b"frames_idle", "frames_late", b"frames_late", "frames_limbo", b"frames_limbo", "frames_pinned", b"frames_pinned", "frames_quarantined", b"frames_quarantined", "frames_total", b"frames_total", "frames_used", b"frames_used", "ghost_hit_blocks", b"ghost_hit_blocks", "ghost_hit_tokens", b"ghost_hit_tokens", "late_reads", b"late_reads", "pressure", b"pressure", "read_errors", b"read_errors", "tier", b"tier", "write_errors", b"write_errors"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2465,6 +2357,8 @@ class SequenceUsage(_message.Message):
     DROPS_FIELD_NUMBER: _builtins.int
     DROPS_FOR_ROOM_FIELD_NUMBER: _builtins.int
     RELIEFS_FIELD_NUMBER: _builtins.int
+    LOADS_WHOLE_FIELD_NUMBER: _builtins.int
+    LOADS_CUT_FIELD_NUMBER: _builtins.int
     resident: _builtins.int
     swapping_out: _builtins.int
     swapped: _builtins.int
@@ -2477,6 +2371,11 @@ class SequenceUsage(_message.Message):
     drops: _builtins.int
     drops_for_room: _builtins.int
     reliefs: _builtins.int
+    loads_whole: _builtins.int
+    """Where it was weighed how much of what is below the GPU is worth loading: so many came in
+    with all of it, and so many with its head alone, or nothing of it.
+    """
+    loads_cut: _builtins.int
     def __init__(
         self,
         *,
@@ -2492,10 +2391,12 @@ class SequenceUsage(_message.Message):
         drops: _builtins.int = ...,
         drops_for_room: _builtins.int = ...,
         reliefs: _builtins.int = ...,
+        loads_whole: _builtins.int = ...,
+        loads_cut: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dropped", b"dropped", "drops", b"drops", "drops_for_room", b"drops_for_room", "idle", b"idle", "reliefs", b"reliefs", "resident", b"resident", "swapped", b"swapped", "swapping_in", b"swapping_in", "swapping_out", b"swapping_out", "swaps_in", b"swaps_in", "swaps_out", b"swaps_out", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dropped", b"dropped", "drops", b"drops", "drops_for_room", b"drops_for_room", "idle", b"idle", "loads_cut", b"loads_cut", "loads_whole", b"loads_whole", "reliefs", b"reliefs", "resident", b"resident", "swapped", b"swapped", "swapping_in", b"swapping_in", "swapping_out", b"swapping_out", "swaps_in", b"swaps_in", "swaps_out", b"swaps_out", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2867,6 +2768,7 @@ class Decision(_message.Message):
     ENGINE_FIELD_NUMBER: _builtins.int
     SEQUENCE_FIELD_NUMBER: _builtins.int
     SESSION_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
     kind: _builtins.str
     """"swap" (a sequence leaves the GPU), "restore" (one comes back, or begins with a
     cached prefix below the GPU), "evict" and "admit" (blocks of a tier, a lot each).
@@ -2883,6 +2785,10 @@ class Decision(_message.Message):
     """Whom it concerns; all empty: a tier, and no one sequence."""
     sequence: _builtins.int
     session: _builtins.str
+    tenant: _builtins.str
+    """Whose it is, where the service has several tenants; empty for a lot with blocks of more
+    than one.
+    """
     @_builtins.property
     def time(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
@@ -2901,10 +2807,11 @@ class Decision(_message.Message):
         engine: _builtins.str = ...,
         sequence: _builtins.int = ...,
         session: _builtins.str = ...,
+        tenant: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["time", b"time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chosen", b"chosen", "chosen_cost_seconds", b"chosen_cost_seconds", "engine", b"engine", "inputs", b"inputs", "kind", b"kind", "other", b"other", "other_cost_seconds", b"other_cost_seconds", "reason", b"reason", "sequence", b"sequence", "session", b"session", "time", b"time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chosen", b"chosen", "chosen_cost_seconds", b"chosen_cost_seconds", "engine", b"engine", "inputs", b"inputs", "kind", b"kind", "other", b"other", "other_cost_seconds", b"other_cost_seconds", "reason", b"reason", "sequence", b"sequence", "session", b"session", "tenant", b"tenant", "time", b"time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -104,6 +104,16 @@ CASES: dict[str, tuple[pb.Usage, str, tuple[str, ...]]] = {
         "disk_room",
         ("may take 2,000 bytes", "room for 1,999", "smaller --disk-bytes"),
     ),
+    "a CPU tier smaller than the GPU's": (
+        usage(tier(GPU, bytes_configured=4_000), tier(CPU, bytes_configured=3_999), gpu_blocks=3_000),
+        "small_cpu_tier",
+        ("100% of the GPU tier", "--cpu more than --gpu"),
+    ),
+    "the same before the first engine": (
+        usage(tier(GPU, 0, bytes_configured=4_000), tier(CPU, 0, bytes_configured=1_000), queried=0),
+        "small_cpu_tier",
+        ("25% of the GPU tier",),
+    ),
     "quarantine": (
         usage(tier(GPU, frames_used=900, frames_quarantined=900), gpu_blocks=3_000, engines=[EXPIRED]),
         "reserved",
@@ -253,6 +263,10 @@ SILENT: dict[str, pb.Usage] = {
     "all are within their shares": usage(
         gpu_blocks=3_000, tenants=[tenant("x", 500, 500), tenant("y", 200, 500, 9)]
     ),
+    "a CPU tier as large as the GPU's": usage(
+        tier(GPU, bytes_configured=4_000), tier(CPU, bytes_configured=4_000), gpu_blocks=3_000
+    ),
+    "no CPU tier": usage(tier(GPU, bytes_configured=4_000), gpu_blocks=3_000),
     "few preemptions": usage(gpu_blocks=3_000, moves=moves(reliefs=499)),
     "preemptions at the start": usage(queried=0, sequences=3, moves=moves(reliefs=9)),
 }

@@ -102,6 +102,7 @@ def test_all_of_a_usage_is_on_the_page() -> None:
 
 # In another form, or told as advice.
 NOT_AS_THEY_ARE = {
+    "bytes_configured",
     "bytes_total",
     "bytes_used",
     "bytes_obtainable",
@@ -177,6 +178,23 @@ def test_without_anything_wrong_there_is_no_advice() -> None:
     assert "health: ok" in text
     assert "Advice" not in text
     assert "No engine has attached yet" in text
+
+
+def test_pools_that_are_not_made_yet_are_shown_as_they_will_be() -> None:
+    tiers = [
+        pb.TierUsage(tier=pb.TIER_GPU, bytes_configured=20 << 30),
+        pb.TierUsage(tier=pb.TIER_DISK, bytes_configured=5 << 30, bytes_total=5 << 30, bytes_used=1 << 30),
+    ]
+    lines = shown(pb.Usage(tiers=tiers)).splitlines()
+    [memory] = [line.split() for line in lines if line.strip().startswith("memory")]
+    [taken] = [line.split() for line in lines if line.strip().startswith("taken")]
+    assert memory == ["memory", "20.0", "GiB", "5.0", "GiB"]
+    assert taken == ["taken", "not", "yet", "made", "20.0%"]
+
+
+def test_what_was_loaded_whole_and_what_was_cut_is_told() -> None:
+    text = " ".join(shown(pb.Usage(sequences=pb.SequenceUsage(loads_whole=12, loads_cut=3))).split())
+    assert "of loads weighed 12 whole, 3 cut" in text
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,16 @@
 """What was decided lately, and who is told of it."""
 
+import numpy as np
 import pytest
 
+from kvstore.core.blocks import Blocks
 from kvstore.core.calls import Forget
+from kvstore.core.config import StoreConfig
 from kvstore.core.decisions import KEPT_MAX, DecisionQuery, Decisions
 from kvstore.core.errors import FieldInvalid
 from kvstore.core.operations import Decision
+from kvstore.core.shares import Shares
+from kvstore.core.types import NamespaceId, TenantId, domain_id
 from tests.core.word import Word, caller_with, decisions, leave
 from tests.core.world import text
 
@@ -74,6 +79,34 @@ def test_what_goes_to_disk_and_what_is_shed_is_remembered() -> None:
     figures = dict(found[0].inputs)
     assert figures["queue_blocks_max"] == 3.0
     assert figures["blocks_taken"] + figures["blocks_shed"] == figures["blocks_of_this_session"]
+
+
+def test_each_decision_says_whose_it_is_where_there_are_several_tenants() -> None:
+    caller = caller_with(Word(), disk_frames=16)
+    caller.cache(text(1, 16), 1, session="chat", tenant="b")
+    caller.world.drain()
+    caller.allocate(2, 8)
+    leave(caller, 2, 8)
+    assert [each.tenant for each in decisions(caller, kind="admit")] == ["b"]
+    assert [each.tenant for each in decisions(caller, kind="swap")] == ["a"]
+
+
+def test_of_a_lot_with_blocks_of_several_tenants_none_is_named() -> None:
+    caller = caller_with(Word(), gpu_frames=16, cpu_frames=0)
+    for number, tenant in enumerate("ab"):
+        caller.cache(text(number, 16), 10 + number, tenant=tenant)
+    caller.allocate(20, 60)
+    assert [each.tenant for each in decisions(caller, kind="evict")] == [""]
+    world = caller_with(Word(), gpu_frames=16, cpu_frames=0)
+    world.cache(text(1, 16), 10, tenant="b")
+    world.allocate(20, 60)
+    assert [each.tenant for each in decisions(world, kind="evict")] == ["b"]
+
+
+def test_where_there_is_one_tenant_nobody_has_to_be_told_whose_it_was() -> None:
+    shares = Shares(StoreConfig(block_tokens=4, gpu_frames=4), Blocks(4))
+    assert shares.tenant_of(domain_id(NamespaceId(1), TenantId(1))) == ""
+    assert shares.tenant_of_all(np.arange(2)) == ""
 
 
 def test_what_is_forgotten_is_not_told_of_any_more() -> None:

@@ -4,6 +4,7 @@ import math
 import random
 
 import pytest
+from msgspec.structs import replace
 
 from kvstore.core.types import StepNumber, StepTiming
 from kvstore.policy.prefill import SAMPLES_MIN, PrefillCost, PrefillFit
@@ -129,6 +130,29 @@ def test_one_step_that_took_a_thousand_times_as_long_is_no_news_of_the_model() -
     before = known(fitted).seconds(0, 4_096)
     fitted.add(step(0, 1_024, factor=1_000.0), 21.0)
     assert known(fitted).seconds(0, 4_096) == pytest.approx(before, rel=0.1)
+
+
+@pytest.mark.parametrize("place", [0, 4, 100])
+def test_one_step_of_absurdly_many_tokens_makes_no_passes_of_that_length(place: int) -> None:
+    """With the first steps nothing is known that it could be held against, so nobody is believed alone."""
+    timings = prompts(random.Random(5), 200)
+    absurd = StepTiming(
+        step=StepNumber(1), prefill_tokens=1 << 20, prefill_context=1 << 39, elapsed_seconds=0.05
+    )
+    most = sorted(each.prefill_tokens for each in timings)[-2:]
+    assert known(fit(*timings[:place], absurd, *timings[place:])).pass_tokens in most
+    assert known(fit(*timings)).pass_tokens == most[0]
+
+
+def test_of_steps_that_did_more_than_is_believed_none_makes_passes_of_that_length() -> None:
+    fitted = fit(*prompts(random.Random(6), 200))
+    before = known(fitted).pass_tokens
+    for number in range(3):
+        fitted.add(replace(step(0, 1 << 16), elapsed_seconds=0.05), 21.0 + number)
+    assert known(fitted).pass_tokens == before
+    for number in range(2):
+        fitted.add(step(0, 8_192), 25.0 + number)
+    assert known(fitted).pass_tokens == 8_192
 
 
 def test_further_passes_cost_and_the_first_is_free() -> None:

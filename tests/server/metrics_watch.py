@@ -22,6 +22,8 @@ BY_HAND = {
     "kvstore_ghost_tokens_hit_total",
     "kvstore_link_blocks_failed_total",
     "kvstore_link_blocks_waiting",
+    "kvstore_loads_cut_total",
+    "kvstore_loads_whole_total",
     "kvstore_metrics_errors_total",
     "kvstore_tenant_frames",
     "kvstore_tenant_sequences_waiting",

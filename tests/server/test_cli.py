@@ -27,6 +27,8 @@ def test_status_before_the_first_attach(make_service) -> None:
     service: Service = make_service(cpu_frames=0).start()
     told = run("status", "--socket", str(service.socket)).stdout
     assert "No engine has attached yet: the pools are made with the first one." in told
+    assert "not yet made" in told
+    assert " 0 B" not in told
     epoch = json.loads(run("status", "--socket", str(service.socket), "--json").stdout)["store_epoch"]
     assert len(epoch) == 16
     assert told.startswith(f"kvstore 0.1.0, epoch {epoch}, up ")

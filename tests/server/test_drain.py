@@ -1,6 +1,7 @@
 """Drain by a call, a command and a stop: what is refused meanwhile, and what a restart then finds."""
 
 import asyncio
+import json
 import signal
 import subprocess
 import sys
@@ -168,6 +169,9 @@ def test_the_command_drains_stops_and_cancels(make_service: MakeService, disk: t
         fill(engine, 1, range(3))
         done = command(service, "--timeout", "30")
         assert (done.returncode, done.stdout) == (0, "3 blocks written, 0 left.\n")
+        told = command(service, "--timeout", "30", "--json").stdout
+        assert json.loads(told) == {"draining": True, "stops": False, "blocks_written": 0, "blocks_left": 0}
+        assert json.loads(command(service, "--cancel", "--json").stdout)["draining"] is False
         assert command(service, "--cancel").stdout == "The service takes new work again.\n"
         engine.step(allocate(2, 4))
         assert command(service, "--stop").returncode == 0

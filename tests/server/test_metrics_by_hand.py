@@ -15,6 +15,7 @@ from kvstore.server.metrics_list import METRICS
 from kvstore.server.metrics_reading import Metric, Seen
 from kvstore.tiers.disk import DiskTier
 from tests.core.caller import Caller
+from tests.core.word import Word, caller_with, leave, written
 from tests.core.world import World, keys_of, make_store, text
 from tests.observe.test_counting import count
 from tests.server.metrics_watch import BY_HAND, SET, Watch
@@ -28,7 +29,14 @@ LAYOUT = Layout(block_tokens=4, block_bytes=4096, ranks=2, fingerprint=b"f" * 32
 
 
 def watch_of(store: Store, counts: Counts, disk: DiskTier | None = None) -> Watch:
-    facts = Facts(store_epoch=7, build="b", start_wall=1.0, disk_bytes=8 << 20, layout=LAYOUT, disk=disk)
+    facts = Facts(
+        store_epoch=7,
+        build="b",
+        start_wall=1.0,
+        bytes_configured={Tier.DISK: 8 << 20},
+        layout=LAYOUT,
+        disk=disk,
+    )
     exposition = Exposition(lambda: Seen(encode_usage(store.usage(), counts, facts), counts))
     return Watch(lambda: parse(exposition.text().decode()))
 
@@ -62,8 +70,8 @@ def test_7_04_what_is_over_in_no_time_moves_too(tmp_path: Path) -> None:
         disk._health.failed("no room")
         assert watch.look()['kvstore_degraded{tier="disk"}'] == 1
         assert [watch.now[f"kvstore_disk_{name}_total"] for name in _DISK] == [1, 2, 3, 4, 5]
-        by_hand = watch.metrics() | _copies_are_shed() | _a_tenant_waits() | _hits_are_lost()
-        assert by_hand >= BY_HAND
+        others = _copies_are_shed() | _a_tenant_waits() | _hits_are_lost() | _loads_are_weighed()
+        assert watch.metrics() | others >= BY_HAND
         message = encode_usage(
             world.store.usage(), counts, Facts(store_epoch=7, build="b", start_wall=1.0, disk=disk)
         )
@@ -111,6 +119,22 @@ def _hits_are_lost() -> set[str]:
     caller.allocate(3, 17, keys_of(text(1, 16)))
     assert watch.look()['kvstore_ghost_blocks_hit_total{tier="gpu"}'] == 4
     assert watch.now['kvstore_ghost_tokens_hit_total{tier="gpu"}'] == 16
+    return watch.metrics()
+
+
+def _loads_are_weighed() -> set[str]:
+    """Of two sequences of three blocks one comes back whole, and the other with two of them."""
+    word = Word()
+    caller = caller_with(word)
+    watch = watch_of(caller.world.store, Counts())
+    for sequence, word.loads in ((1, 3), (2, 2)):
+        written(caller, sequence, 10)
+        leave(caller, sequence, 10)
+        caller.world.drain()
+        caller.swap_in(sequence)
+        caller.world.drain()
+        told = watch.look()
+        assert (told["kvstore_loads_whole_total"], told["kvstore_loads_cut_total"]) == (1, sequence - 1)
     return watch.metrics()
 
 

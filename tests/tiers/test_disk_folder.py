@@ -16,6 +16,7 @@ from kvstore.core.types import BlockKey
 from kvstore.tiers import disk_folder
 from kvstore.tiers.disk import DiskTier
 from kvstore.tiers.disk_table import BlockTable
+from kvstore.tiers.disk_verify import verify
 from tests.tiers.helpers import (
     BLOCK,
     CAP,
@@ -96,6 +97,21 @@ def test_data_of_another_program_is_refused_and_left_as_it_was(tmp_path, make, f
     with pytest.raises(DiskInvalid, match=found):
         DiskTier.open(tmp_path, CAP, wipe_incompatible=True)
     assert look(tmp_path) == before
+
+
+@pytest.mark.parametrize("is_there", [True, False], ids=["to a file", "to nowhere"])
+def test_a_link_in_the_place_of_the_lock_is_not_followed(tmp_path, is_there):
+    victim, folder = tmp_path / "victim", tmp_path / "folder"
+    open_tier(folder).close()
+    (folder / "kvstore.lock").unlink()
+    (folder / "kvstore.lock").symlink_to(victim)
+    if is_there:
+        victim.write_text("somebody else's")
+    for opens in (lambda: open_tier(folder), lambda: verify(folder, repair=True, progress=print)):
+        with pytest.raises(DiskInvalid, match=r"kvstore\.lock is a symbolic link"):
+            opens()
+    assert victim.exists() is is_there
+    assert not is_there or victim.read_text() == "somebody else's"
 
 
 def test_data_without_the_claim_file_is_known_as_ours(disk):

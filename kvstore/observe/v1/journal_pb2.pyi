@@ -2160,6 +2160,7 @@ class Decision(_message.Message):
     ENGINE_FIELD_NUMBER: _builtins.int
     SEQUENCE_FIELD_NUMBER: _builtins.int
     SESSION_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
     time: _builtins.float
     kind: _builtins.str
     chosen: _builtins.str
@@ -2170,6 +2171,7 @@ class Decision(_message.Message):
     engine: _builtins.str
     sequence: _builtins.int
     session: _builtins.str
+    tenant: _builtins.str
     @_builtins.property
     def inputs(self) -> _containers.RepeatedCompositeFieldContainer[Global___Parameter]: ...
     def __init__(
@@ -2186,10 +2188,11 @@ class Decision(_message.Message):
         engine: _builtins.str = ...,
         sequence: _builtins.int = ...,
         session: _builtins.str = ...,
+        tenant: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chosen", b"chosen", "chosen_cost_seconds", b"chosen_cost_seconds", "engine", b"engine", "inputs", b"inputs", "kind", b"kind", "other", b"other", "other_cost_seconds", b"other_cost_seconds", "reason", b"reason", "sequence", b"sequence", "session", b"session", "time", b"time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chosen", b"chosen", "chosen_cost_seconds", b"chosen_cost_seconds", "engine", b"engine", "inputs", b"inputs", "kind", b"kind", "other", b"other", "other_cost_seconds", b"other_cost_seconds", "reason", b"reason", "sequence", b"sequence", "session", b"session", "tenant", b"tenant", "time", b"time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
