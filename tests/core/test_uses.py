@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from kvstore.core.operations import EndSession
 from kvstore.core.ports import Use
 from kvstore.core.store import Store
 from kvstore.core.types import DomainId, Retention, Tier
@@ -22,9 +23,13 @@ class Learner(Lru):
     def __init__(self) -> None:
         self.uses: list[Use] = []
         self.gone: list[tuple[Tier, int]] = []
+        self.over: list[list[int]] = []
 
     def use(self, use: Use) -> None:
         self.uses.append(use)
+
+    def retire(self, rows: np.ndarray) -> None:
+        self.over.append(rows.tolist())
 
     def evicted(self, tier: Tier, rows: np.ndarray) -> None:
         self.gone += [(tier, row) for row in rows.tolist()]
@@ -116,8 +121,51 @@ def test_what_makes_room_is_told_as_evicted_and_what_is_thrown_away_is_not() -> 
     assert sorted(row for _, row in policy.gone)[:4] == sorted(policy.uses[0].rows.tolist())
 
 
+def test_that_a_session_is_over_is_told_with_all_of_its_chain_tails_first() -> None:
+    """What others have used as well among it, which stays cached."""
+    caller, policy = learning()
+    caller.cache(TOKENS, session="other")
+    longer = TOKENS + text(2, 8)
+    caller.cache(longer, session="chat")
+    chain = policy.uses[-1].rows.tolist()
+    assert len(chain) == 6
+    caller.step(EndSession(session="chat"))
+    caller.step()
+    assert policy.over == [chain[::-1]]
+    assert caller.lookup(keys_of(longer)).blocks_cached == 4
+    # Whose blocks it has all told of already, nobody hears of again.
+    caller.step(EndSession(session="chat"))
+    caller.step()
+    assert policy.over == [chain[::-1]]
+
+
+def test_what_a_session_has_left_beside_its_last_chain_is_over_with_it() -> None:
+    caller, policy = learning()
+    caller.cache(TOKENS + text(2, 8), session="chat")
+    caller.cache(TOKENS + text(3, 8), session="chat")
+    both = {row for use in policy.uses for row in use.rows.tolist()}
+    assert len(both) == 8
+    caller.step(EndSession(session="chat"))
+    caller.step()
+    (over,) = policy.over
+    assert set(over) == both
+    assert len(over) == 8
+
+
+def test_what_is_thrown_away_is_told_to_be_over() -> None:
+    caller, policy = learning()
+    caller.cache(TOKENS)
+    caller.begin(2, TOKENS + text(2, 8))
+    caller.step(free(2, retention=Retention.DISCARD))
+    caller.step()
+    assert policy.over == [policy.uses[-1].rows[4:].tolist()[::-1]]
+
+
 def test_a_policy_that_does_not_learn_is_told_nothing() -> None:
     caller, policy = learning()
     policy.learns = False
-    caller.cache(TOKENS)
+    caller.cache(TOKENS, session="chat")
+    caller.step(EndSession(session="chat"))
+    caller.step()
     assert not policy.uses
+    assert not policy.over
