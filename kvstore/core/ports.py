@@ -45,6 +45,8 @@ class Use(Struct, frozen=True, kw_only=True):
     found: int
     prompt_tokens: int = 0
     answer_tokens: int = 0
+    # Turns of its session before this one, where an engine numbers them; 0: the first, or it does not.
+    session_turn: int = 0
 
 
 class EvictionPolicy(Protocol):

@@ -33,6 +33,7 @@ def tell_uses(memory: Memory, uses: list[Used]) -> None:
                 found=min(used.found, rows.size),
                 prompt_tokens=used.prompt_tokens,
                 answer_tokens=used.answer_tokens,
+                session_turn=used.turn,
             )
             memory.eviction.use(use)
 

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from kvstore.core.operations import EndSession
+from kvstore.core.operations import Allocate, AllocateResult, EndSession
 from kvstore.core.ports import Use
 from kvstore.core.store import Store
-from kvstore.core.types import DomainId, Retention, Tier
+from kvstore.core.types import DomainId, Retention, SequenceId, Tier
 from kvstore.core.uses import key_hashes
 from kvstore.policy.eviction import Lru
 from kvstore.policy.swap import LengthThreshold
@@ -66,6 +66,24 @@ def test_an_answer_is_what_was_asked_for_later() -> None:
     caller.step(free(1))
     caller.step()
     assert [(use.prompt_tokens, use.answer_tokens) for use in policy.uses] == [(16, 14)]
+
+
+def test_a_turn_is_told_where_the_engine_numbers_those_of_a_session() -> None:
+    caller, policy = learning()
+    for sequence, (session, turn) in enumerate((("chat", 0), ("chat", 7), ("", 7)), start=1):
+        operation = Allocate(
+            sequence=SequenceId(sequence),
+            token_count=16,
+            block_keys=keys_of(TOKENS),
+            session=session,
+            turn=turn,
+        )
+        result = caller.one(AllocateResult, operation)
+        caller.write(result.block_table, TOKENS, result.cached_tokens)
+        caller.step(commit(sequence, keys_of(TOKENS)))
+        caller.step(free(sequence))
+        caller.step()
+    assert [use.session_turn for use in policy.uses] == [0, 7, 0]
 
 
 def test_of_the_same_text_another_tenant_uses_other_blocks() -> None:
