@@ -6,7 +6,8 @@ FOLDER is a virtual environment of its own for vLLM and nano-vllm, made on deman
 turns with the core. Without it, the ratios are to the figures that were taken when the goals were set. Each
 row names what it is compared with. Sequences are freed with no work in flight unless the row says otherwise,
 so the time to free holds all that follows from it. nano-vllm hashes and publishes where it allocates; it is
-the release of a fork, which forgets a block's hash when nobody holds it any more.
+the release of a fork, which forgets a block's hash when nobody holds it any more. Eviction is by LRU, which
+all of them have; what the service's default, which learns, adds to it stands in rows of its own.
 """
 
 import os
@@ -90,6 +91,10 @@ CASES = (
         theirs=("vllm admit and publish, evicting",),
     ),
     Case(
+        name="the same, and which ones is said by what was learned",
+        ours=lambda: CoreCases("worth").admit_evicting(),
+    ),
+    Case(
         name="admit 4,096 tokens, all cached",
         ours=lambda: CoreCases().admit_cached(),
         theirs=("vllm admit, all cached", "nano-vllm admit, all cached"),
@@ -106,6 +111,10 @@ CASES = (
     Case(
         name="the same with one step in flight, and the step in which it takes effect",
         ours=lambda: CoreCases().free_cached(in_flight=1),
+    ),
+    Case(
+        name="free 4,096 tokens, which stay cached, and what it used is learned of",
+        ours=lambda: CoreCases("worth").free_cached(),
     ),
     Case(name="a step of nothing", ours=lambda: CoreCases().empty_step()),
     Case(
@@ -140,6 +149,11 @@ CASES = (
     Case(
         name="the same, of blocks that stay cached",
         ours=lambda: CoreCases().free_many_cached(),
+        in_milliseconds=True,
+    ),
+    Case(
+        name="the same, and what each used is learned of",
+        ours=lambda: CoreCases("worth").free_many_cached(),
         in_milliseconds=True,
     ),
     Case(
@@ -196,7 +210,7 @@ def _size_rows(blocks: int, rounds: int) -> list[Row]:
     full = blocks == BLOCKS
     with TemporaryDirectory() as folder:
         disk = Path(folder) / "disk"
-        memory = _apart(memory_per_block, blocks)
+        memory, learning = (_apart(memory_per_block, blocks, each) for each in ("lru", "worth"))
         _apart(make_disk, disk, blocks)
         starts = [_apart(seconds_to_start, disk, blocks) for _ in range(rounds)]
     name = f"start with {blocks:,} blocks on disk"
@@ -207,6 +221,7 @@ def _size_rows(blocks: int, rounds: int) -> list[Row]:
             [memory],
             at_most=BYTES_MAX if full else None,
         ),
+        make_row("the same, with all that is learned", "bytes", [learning]),
         make_row(name, "s", [sum(each) for each in starts], at_most=START_SECONDS_MAX if full else None),
         make_row(f"{name}: the index is checked", "s", [check for check, _, _ in starts]),
         make_row(f"{name}: the disk tier is opened and read", "s", [disk for _, disk, _ in starts]),

@@ -26,8 +26,8 @@ SECONDS_PER_ROUND = 0.3
 class CoreCases:
     """A store of its own for each round, so that no case finds what another has left."""
 
-    def __init__(self) -> None:
-        self.driven = Driven()
+    def __init__(self, eviction: str = "lru") -> None:
+        self.driven = Driven(eviction=eviction)
         # Collections stay on; but what stands by now lives on, and as in a server they don't walk it.
         gc.unfreeze()
         gc.collect()

@@ -26,11 +26,11 @@ STORED_BYTES = 16
 CAP_BYTES_PER_BLOCK = 6_144
 
 
-def memory_per_block(blocks: int) -> float:
+def memory_per_block(blocks: int, eviction: str) -> float:
     """What the core holds, in bytes, when each of its frames is a cached block that can be found."""
     tracemalloc.start()
     before, _ = tracemalloc.get_traced_memory()
-    driven = Driven(blocks)
+    driven = Driven(blocks, eviction)
     for _ in range(blocks // CHAIN_BLOCKS):
         driven.cache(random_keys(CHAIN_BLOCKS))
     driven.seconds(driven.step())

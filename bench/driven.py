@@ -19,7 +19,7 @@ from kvstore.core.types import (
     StepNumber,
     WriterId,
 )
-from kvstore.policy.eviction import Lru
+from kvstore.policy.choices import make_eviction
 from kvstore.policy.swap import LengthThreshold
 
 __all__ = ["BLOCKS", "BLOCK_TOKENS", "PROMPT_BLOCKS", "Driven", "random_keys"]
@@ -33,9 +33,9 @@ ENGINE = EngineId("00000000-0000-4000-8000-000000000001")
 class Driven:
     """A store with one engine, whose steps are numbered as they are made."""
 
-    def __init__(self, gpu_frames: int = BLOCKS) -> None:
+    def __init__(self, gpu_frames: int = BLOCKS, eviction: str = "lru") -> None:
         config = StoreConfig(block_tokens=BLOCK_TOKENS, gpu_frames=gpu_frames)
-        self.store = Store(config, Lru(), LengthThreshold(8 * BLOCK_TOKENS))
+        self.store = Store(config, make_eviction(eviction, config.frames), LengthThreshold(8 * BLOCK_TOKENS))
         self._last_step = 0
         self._last_sequence = 0
         attach = Attach(

@@ -52,7 +52,7 @@ def serve(
     engines_max: Annotated[int, typer.Option(help="Engines attached at once.")] = 64,
     eviction_policy: Annotated[
         str, typer.Option(help="What goes first where room is short: worth, lru, lfu, arc or s3-fifo.")
-    ] = "lru",
+    ] = "worth",
     swap_policy: Annotated[
         str,
         typer.Option(help="What decides between drop and swap: cost (of prefill and links), or length."),

@@ -33,8 +33,8 @@ def simulate(
         typer.Option(min=1, help="Tokens of a block, where the trace doesn't say.", rich_help_panel=PLAN),
     ] = None,
     policy: Annotated[
-        str, typer.Option(help="What goes first: lru, lfu, arc, s3-fifo or worth.", rich_help_panel=PLAN)
-    ] = "lru",
+        str, typer.Option(help="What goes first: worth, lru, lfu, arc or s3-fifo.", rich_help_panel=PLAN)
+    ] = "worth",
     swap_policy: Annotated[
         str,
         typer.Option(

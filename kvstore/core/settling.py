@@ -15,7 +15,7 @@ from kvstore.core.sequences import session_owner
 from kvstore.core.sessions import Sessions
 from kvstore.core.swaps import Swaps
 from kvstore.core.types import COPY, CPU, DISK, WRITE, Retention
-from kvstore.core.uses import tell_uses
+from kvstore.core.uses import tell_over, tell_uses
 
 __all__ = ["Settling"]
 
@@ -74,7 +74,9 @@ class Settling:
         blocks = self._memory.blocks
         rows = rows[blocks.indexed[rows]]
         if retention is Retention.DISCARD:
-            self._memory.discard(np.unique(rows[~blocks.reused[rows]]))
+            unused = np.unique(rows[~blocks.reused[rows]])
+            tell_over(self._memory, unused)
+            self._memory.discard(unused)
             return
         stored = rows if retention is Retention.SESSION else NO_ROWS
         if retention is not Retention.SESSION and self._admission is not None:
@@ -109,7 +111,10 @@ class Settling:
             self.retain(rows, Retention.SESSION)
 
     def _end_session(self, end: SessionEnd) -> None:
-        self._sessions.end(end.domain, end.session)
         blocks, owner = self._memory.blocks, session_owner(end.domain, end.session)
-        mine = blocks.indexed & (blocks.owner == owner) & ~blocks.shared
-        self._memory.discard(np.flatnonzero(mine).astype(np.intp))
+        mine = np.flatnonzero(blocks.indexed & (blocks.owner == owner) & ~blocks.shared).astype(np.intp)
+        session = self._sessions.find(end.domain, end.session)
+        chain = self._memory.prefix.find_prefix(end.domain, session.keys, {}) if session else mine
+        tell_over(self._memory, np.union1d(mine, np.array(chain, np.intp)))
+        self._sessions.end(end.domain, end.session)
+        self._memory.discard(mine)

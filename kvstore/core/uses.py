@@ -1,4 +1,5 @@
-"""What requests have done with cached blocks, told to a policy that learns what comes back.
+"""What requests have done with cached blocks, and that a session is over, told to a policy that learns what
+comes back.
 
 It is told when a request is over: only then are all of its blocks there, and from then on they may be
 evicted.
@@ -9,9 +10,9 @@ import numpy as np
 from kvstore.core.engines import Used
 from kvstore.core.memory import Memory
 from kvstore.core.ports import KeyHashes, Use
-from kvstore.core.types import BlockKey, DomainId
+from kvstore.core.types import BlockKey, DomainId, Rows
 
-__all__ = ["key_hashes", "tell_uses"]
+__all__ = ["key_hashes", "tell_over", "tell_uses"]
 
 # Of eight bytes each, in a key. It is a digest, so any of them will do.
 WORDS = 4
@@ -32,8 +33,16 @@ def tell_uses(memory: Memory, uses: list[Used]) -> None:
                 found=min(used.found, rows.size),
                 prompt_tokens=used.prompt_tokens,
                 answer_tokens=used.answer_tokens,
+                session_turn=used.turn,
             )
             memory.eviction.use(use)
+
+
+def tell_over(memory: Memory, rows: Rows) -> None:
+    """Nobody goes on from these cached blocks, though others may have used some of them as well. Before any
+    of them is thrown away."""
+    if memory.eviction.learns and rows.size:
+        memory.eviction.retire(rows[np.argsort(-memory.blocks.depth[rows], kind="stable")])
 
 
 def key_hashes(domain: DomainId, keys: tuple[BlockKey, ...]) -> KeyHashes:

@@ -31,7 +31,7 @@ EVICTION_POLICIES: dict[str, type[Worth | Lru | LfuAgeing | Arc | S3Fifo]] = {
     "arc": Arc,
     "s3-fifo": S3Fifo,
 }
-EVICTION_DEFAULT = "lru"
+EVICTION_DEFAULT = "worth"
 # What a copy of a block that no session owns has to be expected to bring, by tier (`admission.py`).
 READS_PER_WRITE = {CPU: 0.08, DISK: 0.15}
 

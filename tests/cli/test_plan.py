@@ -45,7 +45,7 @@ def test_the_page(trace):
     for words in (
         "chats: 16 requests",
         "closed loop",
-        "eviction by lru, swaps by cost",
+        "eviction by worth, swaps by cost",
         "preempted",
         "H200",
         "the optimum",
