@@ -200,7 +200,7 @@ class PrefixIndex:
         blocks.parent[rows] = parents
         blocks.indexed[rows] = True
         parents = parents[parents != NO_ROW]
-        check(blocks.indexed[parents].all(), "a block was published before its parent")
+        check(none_of(~blocks.indexed[parents]), "a block was published before its parent")
         np.add.at(blocks.children, parents, ONE)
         for tier in Tier:
             self.count_children(tier, rows[blocks.frame[tier][rows] != NO_FRAME], 1)
@@ -211,10 +211,11 @@ class PrefixIndex:
         """Makes blocks unfindable; their replicas stay. All of their children go with them."""
         blocks = self._blocks
         blocks.changes += 1
-        for row in rows.tolist():
-            domain = DomainId(int(blocks.domain[row]))
-            del self._rows[domain][blocks.key[row]]
-            if not self._rows[domain]:
+        names = blocks.key
+        for row, domain in zip(rows.tolist(), blocks.domain[rows].tolist(), strict=True):
+            known = self._rows[domain]
+            del known[names[row]]
+            if not known:
                 del self._rows[domain]
         for tier in Tier:
             self.count_children(tier, rows[blocks.frame[tier][rows] != NO_FRAME], -1)
@@ -226,10 +227,12 @@ class PrefixIndex:
         blocks.parent[rows] = NO_ROW
         for facts in (blocks.shared, blocks.to_disk, blocks.unwanted, *blocks.queued):
             facts[rows] = False
-        check(not blocks.children[rows].any(), "a block left the index before its children")
+        check(none_of(blocks.children[rows] != 0), "a block left the index before its children")
 
     def count_children(self, tier: Tier, rows: Rows, change: int) -> None:
         """Tells the parents of indexed `rows` that these have come to, or left, a tier."""
+        if not rows.size:
+            return
         parents = self._blocks.parent[rows]
         np.add.at(self._blocks.children_in[tier], parents[parents != NO_ROW], np.int32(change))
 

@@ -15,7 +15,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from kvstore.core.blocks import NO_FRAME, NO_ROW, NO_ROWS, Blocks
+from kvstore.core.blocks import NO_FRAME, NO_ROW, NO_ROWS, Blocks, none_of
 from kvstore.core.lacking import Search
 from kvstore.core.pool import FramePool
 from kvstore.core.ports import EvictionPolicy, RowSource
@@ -24,6 +24,9 @@ from kvstore.core.tree import with_ancestors
 from kvstore.core.types import CPU, DISK, GPU, BlockRow, DomainId, Rows, Tier
 
 __all__ = ["Room"]
+
+# Looked at beside twice what is wanted, before all candidates are.
+FEW = 8
 
 
 class Room:
@@ -81,6 +84,10 @@ class Room:
             return self.removable(tier, rows if spared is None else rows[~spared(rows)])
 
         def first_removable(rows: Rows) -> Rows:
+            if 2 * (few := 2 * count + FEW) < rows.size:
+                head = rows[:few] if spared is None else rows[:few][~spared(rows[:few])]
+                if (found := self._first_few(tier, rows, head, count)).size:
+                    return found
             return self.removable(tier, rows if spared is None else rows[~spared(rows)], count)
 
         shares = self._shares
@@ -125,6 +132,8 @@ class Room:
         down has failed, so they can't leave by themselves. Not those that such hang on as are waited for."""
         blocks, rows = self._blocks, self._pools[GPU].owned()
         may_go, last = self._may_go(GPU, rows)
+        if self._end_together(rows, may_go & last):
+            return NO_ROWS
         left = np.setdiff1d(rows[may_go & last], self.removable(GPU, rows))
         if not left.size:
             return left
@@ -137,6 +146,19 @@ class Room:
         needed = with_ancestors(self._blocks, np.flatnonzero(busy & blocks.indexed))
         return np.setdiff1d(left, needed)
 
+    def _end_together(self, rows: Rows, ends: NDArray[np.bool_]) -> bool:
+        """Of these rows, all that have GPU frames: whether nothing hangs on those that would end but others
+        of them. Then they can all go, and to look at them one after the other is of no use."""
+        blocks, ending = self._blocks, rows[ends]
+        if np.count_nonzero(blocks.children[ending] > blocks.children_in[GPU][ending]):
+            return False
+        if not ending.size:
+            return True
+        self._looked_at[ending] = np.arange(ending.size)
+        parents = blocks.parent[rows[~ends]]
+        above = np.minimum(self._looked_at[parents], ending.size - 1)
+        return none_of((ending[above] == parents) & (parents != NO_ROW))
+
     def removable(self, tier: Tier, candidates: Rows, count: int | None = None) -> Rows:
         """Of the candidates those that may leave the tier one after the other: in their order, but
         a parent that is named before its children right after the last of these. In the end come
@@ -148,6 +170,27 @@ class Room:
             return rows
         return self._leaving(tier, rows, last, rows.size if count is None else count)
 
+    def _first_few(self, tier: Tier, candidates: Rows, head: Rows, count: int) -> Rows:
+        """The same for `count` of them, where a look at the `head` of the candidates tells: else none. It
+        does if none has its parent behind the head, which might have to go before the next, and none goes
+        before another that stands before it: there they would, where all can go as they stand."""
+        may_go, last = self._may_go(tier, head)
+        rows = head[may_go]
+        first, _ = self._one_by_one(tier, rows, last[may_go], count)
+        if len(first) < count:
+            return NO_ROWS
+        found = np.array(first[:count], np.intp)
+        if count == 1:
+            return found
+        parents = self._blocks.parent[found[:-1]]
+        self._looked_at[candidates] = np.arange(candidates.size)
+        above = np.minimum(self._looked_at[parents], candidates.size - 1)
+        behind = (candidates[above] == parents) & (above > self._looked_at[head[-1]])
+        self._looked_at[rows] = np.arange(rows.size)
+        places = self._looked_at[found]
+        overtakes = (parents == found[1:]) & (places[1:] > places[:-1] + 1)
+        return NO_ROWS if np.count_nonzero(behind | overtakes) else found
+
     def _leave_in_order(self, tier: Tier, rows: Rows, last: NDArray[np.bool_]) -> bool:
         """Whether all can go as they stand, children first: so it is where whole chains were left."""
         blocks, places = self._blocks, np.arange(rows.size)
@@ -156,15 +199,25 @@ class Room:
         above = self._looked_at[parents]
         hangs = (parents != NO_ROW) & (above < rows.size)
         hangs[hangs] = rows[above[hangs]] == parents[hangs]
-        if (above[hangs] < places[hangs]).any():
+        if np.count_nonzero(above[hangs] < places[hangs]):
             return False
         gone = np.bincount(above[hangs], minlength=rows.size)
         ended = np.bincount(above[hangs & last], minlength=rows.size)
         stays = (blocks.children_in[tier][rows] > gone) | (last & (blocks.children[rows] > ended))
-        return not stays.any()
+        return none_of(stays)
 
     def _leaving(self, tier: Tier, rows: Rows, last: NDArray[np.bool_], count: int) -> Rows:
-        """The general case, one after the other, until there are `count`."""
+        """The general case."""
+        chosen, kept = self._one_by_one(tier, rows, last, count)
+        if tier is not DISK and len(chosen) < count:
+            is_last = last.tolist()
+            chosen += [row for row, own in kept.items() if not is_last[own]]
+        return np.array(chosen, np.intp)
+
+    def _one_by_one(
+        self, tier: Tier, rows: Rows, last: NDArray[np.bool_], count: int
+    ) -> tuple[list[BlockRow], dict[BlockRow, int]]:
+        """One goes after the other, until there are `count`; and where the others stand among the rows."""
         blocks, named = self._blocks, rows.tolist()
         # Of those that wait: where their facts stand.
         place = dict(zip(named, range(rows.size), strict=True))
@@ -186,9 +239,7 @@ class Room:
                 if row in place:
                     here[place[row]] -= 1
                     anywhere[place[row]] -= is_last[own]
-        if tier is not DISK and len(chosen) < count:
-            chosen += [row for row, own in place.items() if not is_last[own]]
-        return np.array(chosen, np.intp)
+        return chosen, place
 
     def _may_go(self, tier: Tier, rows: Rows) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         """Whether each block could leave the tier, its children aside; and if that ends it."""

@@ -116,7 +116,8 @@ class Engine:
         if self._full and not self._waits.growth_waits:
             self._waits.growth_waits = True
             self._operations.append(growth_of(self._full.values(), self._workload.block_tokens))
-        if not self._waits.is_blocked and not self._asked:
+        wants_in = self._waiting or self._preempted
+        if wants_in and not self._waits.is_blocked and not self._asked:
             self._ask_in()
 
     def _ask_in(self) -> None:

@@ -17,6 +17,9 @@ from kvstore.planner.requests import Request
 __all__ = ["MOONCAKE_BLOCK_TOKENS", "Format", "find_format"]
 
 MOONCAKE_BLOCK_TOKENS = 512
+# Between two requests of a trace. The planner goes through all of it second by second, so what has a time in
+# another unit than the others would never end.
+SPAN_SECONDS_MAX = 366 * 86_400.0
 
 Seconds = Annotated[float, Meta(ge=0)]
 Number = Annotated[int, Meta(ge=0, le=1 << 24)]
@@ -116,12 +119,14 @@ Anything = TypeVar("Anything")
 
 
 class Format:
-    """How the lines of a file are read. `ids` is the field of the blocks; with `heads` the first line is a
-    heading."""
+    """How the lines of a file are read. `time` and `ids` are the fields of the time and of the blocks; with
+    `heads` the first line is a heading."""
 
-    def __init__(self, name: str, lines: type[_Line], ids: str, block_tokens: int, *, heads: bool) -> None:
+    def __init__(
+        self, name: str, lines: type[_Line], time: str, ids: str, block_tokens: int, *, heads: bool
+    ) -> None:
         self.name, self.block_tokens, self.heads = name, block_tokens, heads
-        self._ids = ids
+        self._time, self._ids = time, ids
         # msgspec looks at the types once, when a decoder is made.
         self._decoder = msgspec.json.Decoder(lines)
 
@@ -150,6 +155,18 @@ class Format:
             )
         return request
 
+    def check_span(self, path: Path, number: int, request: Request, first: float) -> None:
+        """Refuses a request that is years away from the trace's first line."""
+        if abs(request.time - first) > SPAN_SECONDS_MAX:
+            raise _invalid(
+                path,
+                number,
+                self._time,
+                f"{request.time:g} s",
+                f"more than a year from the first line's {first:g} s",
+                "see docs/planner.md for the unit, or cut the trace",
+            )
+
 
 def find_format(path: Path, number: int, line: bytes, block_tokens: int | None) -> Format:
     """By the first line of a file. `block_tokens` is what the user has named, or None."""
@@ -157,13 +174,14 @@ def find_format(path: Path, number: int, line: bytes, block_tokens: int | None) 
     if "kvstore_trace" in fields:
         size = _decode(path, number, line, msgspec.json.Decoder(PlainHeading)).block_tokens
         _check_agreed(path, number, "block_tokens", size, block_tokens)
-        return Format("kvstore", Plain, "blocks", size, heads=True)
+        return Format("kvstore", Plain, "time", "blocks", size, heads=True)
     if "block_size" in fields:
         size = _decode(path, number, line, msgspec.json.Decoder(TurnHeading)).block_size
         _check_agreed(path, number, "block_size", size, block_tokens)
-        return Format("turns", Turn, "hash_ids", size, heads=True)
+        return Format("turns", Turn, "ts", "hash_ids", size, heads=True)
     if fields.keys() >= {"timestamp", "hash_ids"}:
-        return Format("mooncake", Mooncake, "hash_ids", block_tokens or MOONCAKE_BLOCK_TOKENS, heads=False)
+        size = block_tokens or MOONCAKE_BLOCK_TOKENS
+        return Format("mooncake", Mooncake, "timestamp", "hash_ids", size, heads=False)
     raise _invalid(
         path,
         number,

@@ -53,6 +53,8 @@ class Gpu:
 
         What decodes beside is not told: here it takes nothing from prefill, so it makes none dearer.
         """
+        if not self._timings:
+            return ()
         timings, self._timings = self._timings, []
         return tuple(
             [

@@ -33,8 +33,12 @@ class FileTrace:
         lines = read_lines(self._path)
         if self._format.heads:
             next(lines, None)
+        first: float | None = None
         for number, line in lines:
-            yield self._format.parse(self._path, number, line)
+            request = self._format.parse(self._path, number, line)
+            first = request.time if first is None else first
+            self._format.check_span(self._path, number, request, first)
+            yield request
 
 
 def open_trace(path: Path, block_tokens: int | None = None) -> FileTrace:

@@ -1,6 +1,8 @@
 """A trace played, with figures that were reckoned by hand: a token takes a second, a block a second on a
 link."""
 
+import json
+
 import msgspec
 import numpy as np
 import pytest
@@ -27,6 +29,51 @@ def run(made: Made, tiers: Sizes, rules: Rules = OPEN, profile: Profile = ROUND)
 
 def first_tokens(outcome: Outcome) -> list[float]:
     return [round(seconds, 6) for seconds in outcome.first_token_seconds.tolist()]
+
+
+FORMS = {
+    "mooncake": (
+        None,
+        {"timestamp": 0, "input_length": 9, "output_length": 5, "hash_ids": [1, 2, 3]},
+        {"timestamp": 100_000, "input_length": 17, "output_length": 1, "hash_ids": [1, 2, 4, 5, 6]},
+        {"timestamp": 200_000, "input_length": 4, "output_length": 0, "hash_ids": [7]},
+    ),
+    "turns": (
+        {"block_size": 4},
+        {"sess": 1, "turn": 0, "ts": 0.0, "in": 9, "out": 5, "hash_ids": [1, 2, 3]},
+        {"sess": 1, "turn": 1, "ts": 100.0, "in": 17, "out": 1, "hash_ids": [1, 2, 4, 5, 6]},
+        {"sess": 2, "turn": 0, "ts": 200.0, "in": 4, "out": 0, "hash_ids": [7]},
+    ),
+    "kvstore": (
+        {"kvstore_trace": 1, "block_tokens": 4},
+        {"time": 7.0, "input": 9, "output": 5, "blocks": [1, 2, 3], "session": "a"},
+        {"time": 107.0, "input": 17, "output": 1, "blocks": [1, 2, 4, 5, 6], "session": "a"},
+        {"time": 207.0, "input": 4, "output": 0, "blocks": [7]},
+    ),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("order", [(1, 2, 3), (3, 1, 2)])
+def test_each_form_in_any_order_of_times(tmp_path, form, order):
+    heading, *lines = FORMS[form]
+    path = tmp_path / "trace.jsonl"
+    records = [*([heading] if heading else []), *(lines[place - 1] for place in order)]
+    path.write_text("\n".join(json.dumps(each) for each in records))
+    trace = open_trace(path, 4 if form == "mooncake" else None)
+    assert trace.format == form
+    outcome = play(load_workload(trace), machine(sizes(gpu=16), ROUND), CLOSED)
+    assert (outcome.requests, outcome.blocks_read) == (3, 9)
+    # Two full blocks of the first prompt, and the one that its answer filled up.
+    assert outcome.blocks_found == (3, 0, 0)
+    assert first_tokens(outcome) == [9.0, 5.0, 4.0]
+
+
+def test_one_request_and_no_end_of_it():
+    outcome = run(Made(request(5, [1], tokens=1)), sizes(gpu=1))
+    assert (outcome.requests, outcome.blocks_found, outcome.seconds) == (1, (0, 0, 0), 1.0)
+    alone = run(Made(request(5, [1, 2])), sizes(gpu=1))
+    assert (alone.requests, alone.requests_refused, alone.seconds) == (0, 1, 0.0)
 
 
 # --------------------------------------------------------------------------------- one tier

@@ -109,6 +109,11 @@ def test_a_compressed_file_without_the_package(tmp_path, monkeypatch):
         ({**MOONCAKE, "input_length": 0}, "input_length = 0: FILE, line 2: Expected `int` >= 1"),
         ({**MOONCAKE, "output_length": 1 << 30}, "output_length = 1073741824: FILE, line 2"),
         ({**MOONCAKE, "timestamp": -1}, "timestamp = -1: FILE, line 2"),
+        (
+            # Mooncake's times are in milliseconds; these are nanoseconds.
+            {**MOONCAKE, "timestamp": 1.7e18},
+            "timestamp = 1.7e+15 s: FILE, line 2: more than a year from the first line's 1.5 s",
+        ),
         ({"timestamp": 1}, "input_length = '': FILE, line 2: Object missing required field"),
         ("[1, 2]", "line = [1, 2]: FILE, line 2: Expected `object`, got `array`"),
         ('{"timestamp": 1', 'line = {"timestamp": 1: FILE, line 2: Input data was truncated'),
