@@ -22,6 +22,8 @@ PIDS_SHOWN, BUILD_SHOWN, TENANTS_SHOWN = 1, 16, 8
 
 TIER_ROWS: tuple[tuple[str, Callable[[pb.TierUsage], str]], ...] = (
     ("memory", lambda tier: _bytes(tier.bytes_total)),
+    ("  kind", lambda tier: _kind(tier)),
+    ("  pinned", lambda tier: _bytes(tier.bytes_pinned) if tier.bytes_pinned else "-"),
     ("  taken", lambda tier: _share(tier.bytes_used, tier.bytes_total)),
     ("  obtainable", lambda tier: _bytes(tier.bytes_obtainable) if tier.bytes_obtainable else "-"),
     ("frames total", lambda tier: f"{tier.frames_total:,}"),
@@ -91,6 +93,14 @@ def _tiers(usage: pb.Usage) -> Table:
     for name, cell in TIER_ROWS:
         table.add_row(name, *map(cell, usage.tiers))
     return table
+
+
+def _kind(tier: pb.TierUsage) -> str:
+    """Of a pool: host, or cuda with the devices counted."""
+    if tier.memory_kind == pb.MEMORY_KIND_UNSPECIFIED:
+        return "-"
+    name = pb.MemoryKind.Name(tier.memory_kind).removeprefix("MEMORY_KIND_").lower()
+    return f"{name} ({counted(len(tier.device_uuids), 'GPU')})" if tier.device_uuids else name
 
 
 def _tenants(usage: pb.Usage) -> Table:
