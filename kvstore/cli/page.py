@@ -18,6 +18,8 @@ from kvstore.v1 import kvstore_pb2 as pb
 __all__ = ["COLUMNS", "show_page"]
 
 COLUMNS = 80
+# A copy takes no second by itself.
+STALLED_SECONDS = 5.0
 PIDS_SHOWN, BUILD_SHOWN, TENANTS_SHOWN = 1, 16, 8
 
 TIER_ROWS: tuple[tuple[str, Callable[[pb.TierUsage], str]], ...] = (
@@ -79,6 +81,12 @@ def _health(usage: pb.Usage) -> Iterator[RenderableType]:
     failing = [tier for tier in usage.tiers if tier.degraded]
     for tier in failing:
         yield Text(f"health: {_name(tier.tier)} degraded, takes no writes: {tier.degraded_reason}")
+    for tier in usage.tiers:
+        if tier.copy_stalled_seconds > STALLED_SECONDS:
+            waited = _duration(tier.copy_stalled_seconds)
+            yield f"health: the GPU stands still: a copy has been waited for for {waited}"
+        if tier.pinning_problem:
+            yield Text(f"health: {_name(tier.tier)} copies are slower: {tier.pinning_problem}")
     if usage.draining:
         yield "health: draining, takes no new work"
     elif not failing:

@@ -201,3 +201,14 @@ def test_what_memory_a_pool_is_and_what_of_it_is_pinned_is_told() -> None:
     words = " ".join(shown(pb.Usage(tiers=[gpu, cpu, pb.TierUsage(tier=pb.TIER_DISK)])).split())
     assert "kind cuda (2 GPUs) host -" in words
     assert "pinned - 3.0 GiB -" in words
+
+
+def test_a_gpu_that_stands_still_and_memory_that_is_not_pinned_are_told() -> None:
+    gpu = pb.TierUsage(tier=pb.TIER_GPU, copy_stalled_seconds=4.0)
+    cpu = pb.TierUsage(tier=pb.TIER_CPU, pinning_problem="4096 bytes of host RAM can't be pinned")
+    words = " ".join(shown(pb.Usage(tiers=[gpu, cpu])).split())
+    assert "stands still" not in words
+    assert "health: CPU copies are slower: 4096 bytes of host RAM can't be pinned" in words
+    gpu.copy_stalled_seconds = 65.0
+    words = " ".join(shown(pb.Usage(tiers=[gpu, cpu])).split())
+    assert "health: the GPU stands still: a copy has been waited for for" in words

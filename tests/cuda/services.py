@@ -44,13 +44,13 @@ class GpuEngine:
     def __init__(self, service: Service, ranks: int = 1, seed: int = 0) -> None:
         self.ranks = ranks
         self.driver = FakeDriver(seed, devices=ranks)
+        self.layout = Layout(
+            block_tokens=BLOCK_TOKENS, block_bytes=BLOCK_BYTES, ranks=ranks, fingerprint=b"f" * 32
+        )
         self.client = Client(str(service.socket), cuda=self.driver, deadline_seconds=20.0)
 
     def attach(self) -> None:
-        layout = Layout(
-            block_tokens=BLOCK_TOKENS, block_bytes=BLOCK_BYTES, ranks=self.ranks, fingerprint=b"f" * 32
-        )
-        self.client.attach(layout, lease_seconds=60.0)
+        self.client.attach(self.layout, lease_seconds=60.0)
 
     def write(self, frame: int, number: int) -> None:
         """By the device's own work, on a stream that runs when it likes; waited for."""

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from kvstore.client import Client, Layout, Refused, ServiceLost, operations
+from kvstore.client import Client, Layout, Refused, ServiceLost, map_shared_rank, operations
 from kvstore.v1 import kvstore_pb2 as pb
-from tests.cuda.fake import GRANULARITY, fake_uuid
-from tests.cuda.services import FakeGpuService, gpu_engine
+from tests.cuda.fake import GRANULARITY, FakeDriver, fake_uuid
+from tests.cuda.services import FakeGpuService, gpu_engine, rank_bytes
 from tests.server.harness import BLOCK_TOKENS, DEADLINE_SECONDS, tier, until
 from tests.server.scraping import get, port_of, scrape
 
@@ -82,6 +82,25 @@ def test_from_gpu_to_cpu_to_disk_and_back_every_byte_is_as_it_was(
         engine.client.detach()
     assert service.end() == 0, service.log
     assert "left behind" not in service.log
+
+
+def test_a_worker_process_maps_the_gpu_of_its_rank(make: Make) -> None:
+    service = make(ranks=2).start()
+    with gpu_engine(service, ranks=2) as engine:
+        engine.fill(1, BLOCKS)
+        front = Client(str(service.socket), deadline_seconds=20.0)
+        front.attach(engine.layout, map_ranks=[])
+        worker = FakeDriver(devices=2)
+        pool = map_shared_rank(front.share_rank(1), cuda=worker)
+        assert (pool.rank, pool.device_uuid) == (1, fake_uuid(1))
+        assert "ranges" not in worker[0].left_behind
+        frame = engine.client.tables.table(1)[0]
+        at = pool.device_frames.address + frame * pool.device_frames.shape[1]
+        assert ctypes.string_at(at, 6000) == rank_bytes(BLOCKS[0], 1)
+        pool.close()
+        front.close()
+        worker.close()
+        assert not worker[1].left_behind
 
 
 def test_what_the_memory_is_is_told(make: Make) -> None:
