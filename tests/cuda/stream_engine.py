@@ -20,7 +20,7 @@ from kvstore.server.driver import Driver
 from kvstore.tiers.cuda_pool import CudaPool
 from tests.core.ops import allocate, free, swap_in, swap_out
 from tests.cuda.bench import WAIT
-from tests.cuda.fake import FakeDevice
+from tests.cuda.fake_device import FakeDevice
 from tests.cuda.fake_streams import Step as Work
 from tests.server.driving import LAYOUT
 
