@@ -57,6 +57,16 @@ def test_the_conformance_passes_through_the_real_bindings(stub_folder: Path) -> 
     assert "skipped" not in done.stdout
 
 
+def test_the_real_service_and_a_real_client_serve_every_byte_through_the_real_bindings(
+    stub_folder: Path,
+) -> None:
+    done = run_with(
+        stub_folder, "-m", "pytest", "-p", "no:cacheprovider", "-q", "tests/cuda/test_real_service.py"
+    )
+    assert done.returncode == 0, done.stdout
+    assert "1 passed, 1 skipped" in done.stdout
+
+
 def test_names_contexts_errors_and_pythons_lock(stub_folder: Path) -> None:
     done = run_with(stub_folder, "-m", "tests.cuda.bindings_worker")
     assert done.stdout == "good\n", done.stderr

@@ -187,6 +187,19 @@ def test_a_lost_gpu_ends_the_service_which_says_why_and_keeps_what_is_on_disk(
         assert all(engine.holds(frame, number) for frame, number in zip(table, BLOCKS, strict=False))
 
 
+def test_a_gpu_that_is_lost_before_anybody_attaches_ends_the_service_too(make: Make) -> None:
+    service = make().start()
+    process = service.process
+    assert process is not None
+    service.send(signal.SIGUSR2)
+    with Client(str(service.socket), deadline_seconds=20.0) as client:
+        layout = Layout(block_tokens=4, block_bytes=6000, ranks=1, fingerprint=b"f" * 32)
+        with pytest.raises((ServiceLost, Refused)):
+            client.attach(layout, map_ranks=[])
+    assert process.wait(DEADLINE_SECONDS) == 1
+    assert f"no pools were made: {fake_uuid(0)} is lost" in service.log
+
+
 def test_what_can_not_be_pinned_is_told_and_all_works(make: Make) -> None:
     service = make("--metrics", "0", "--fail", "pin").start()
     with gpu_engine(service) as engine:
