@@ -50,6 +50,11 @@ TESTS = {
     # The quick ones of tests/tiers. What else stands there would find these faults too, and takes minutes.
     "kvstore/tiers": tuple(f"tests/tiers/test_{name}.py" for name in TIERS),
 }
+# Of what has to do with GPUs, in whatever package.
+CUDA = tuple(
+    f"tests/cuda/test_{name}.py"
+    for name in ("streams", "copies", "pinning", "pool", "thread", "client", "bindings")
+)
 FAILED = 1
 
 
@@ -64,6 +69,8 @@ class Mutation:
 
     @property
     def tests(self) -> tuple[str, ...]:
+        if "cuda" in self.path or "pinning" in self.path:
+            return CUDA
         return TESTS.get(str(Path(self.path).parent), CORE)
 
 
@@ -155,6 +162,9 @@ def _run_tests(scratch: Path, tests: tuple[str, ...]) -> tuple[str, float]:
     except subprocess.TimeoutExpired:
         return "", SECONDS_MAX
     seconds = time.monotonic() - begin
+    if done.returncode < 0:
+        # As of a copy to memory that is mapped no more.
+        return f"signal {-done.returncode}", seconds
     if done.returncode not in (0, FAILED):
         raise RuntimeError(f"the tests can't be run:\n{done.stdout}{done.stderr}")
     test = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)

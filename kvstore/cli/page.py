@@ -18,10 +18,14 @@ from kvstore.v1 import kvstore_pb2 as pb
 __all__ = ["COLUMNS", "show_page"]
 
 COLUMNS = 80
+# A copy takes no second by itself.
+STALLED_SECONDS = 5.0
 PIDS_SHOWN, BUILD_SHOWN, TENANTS_SHOWN = 1, 16, 8
 
 TIER_ROWS: tuple[tuple[str, Callable[[pb.TierUsage], str]], ...] = (
     ("memory", lambda tier: _bytes(tier.bytes_total or tier.bytes_configured)),
+    ("  kind", lambda tier: _kind(tier)),
+    ("  pinned", lambda tier: _bytes(tier.bytes_pinned) if tier.bytes_pinned else "-"),
     # A pool is made with the first Attach.
     (
         "  taken",
@@ -81,6 +85,12 @@ def _health(usage: pb.Usage) -> Iterator[RenderableType]:
     failing = [tier for tier in usage.tiers if tier.degraded]
     for tier in failing:
         yield Text(f"health: {_name(tier.tier)} degraded, takes no writes: {tier.degraded_reason}")
+    for tier in usage.tiers:
+        if tier.copy_stalled_seconds > STALLED_SECONDS:
+            waited = _duration(tier.copy_stalled_seconds)
+            yield f"health: the GPU stands still: a copy has been waited for for {waited}"
+        if tier.pinning_problem:
+            yield Text(f"health: {_name(tier.tier)} copies are slower: {tier.pinning_problem}")
     if usage.draining:
         yield "health: draining, takes no new work"
     elif not failing:
@@ -95,6 +105,14 @@ def _tiers(usage: pb.Usage) -> Table:
     for name, cell in TIER_ROWS:
         table.add_row(name, *map(cell, usage.tiers))
     return table
+
+
+def _kind(tier: pb.TierUsage) -> str:
+    """Of a pool: host, or cuda with the devices counted."""
+    if tier.memory_kind == pb.MEMORY_KIND_UNSPECIFIED:
+        return "-"
+    name = pb.MemoryKind.Name(tier.memory_kind).removeprefix("MEMORY_KIND_").lower()
+    return f"{name} ({counted(len(tier.device_uuids), 'GPU')})" if tier.device_uuids else name
 
 
 def _tenants(usage: pb.Usage) -> Table:

@@ -19,8 +19,18 @@ def serve(
         str, typer.Option(help="Unix socket: a path, or unix:PATH. Its folder is made if need be.")
     ] = DEFAULT_SOCKET,
     gpu: Annotated[
-        str, typer.Option(help="GPU tier (host memory where there is no GPU): 2GiB, or a share like 25%.")
+        str,
+        typer.Option(
+            help="GPU tier: 2GiB, or a share like 25% of the GPUs' memory (no --gpu-device: of host memory)."
+        ),
     ] = "10%",
+    gpu_device: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="The GPU of the GPU tier: GPU-… as `nvidia-smi -L` has it, or cuda for the only one there "
+            "is; repeatable, one a rank. Without it the GPU tier is host memory."
+        ),
+    ] = None,
     cpu: Annotated[str, typer.Option(help="CPU tier, as for --gpu; 0 for none.")] = "20%",
     disk: Annotated[str | None, typer.Option(help="Folder of the disk tier; none without it.")] = None,
     disk_bytes: Annotated[
@@ -102,6 +112,7 @@ def serve(
         signal.signal(number, _stop_early)
     # Imported here: the signals are caught before, and the help needs no server.
     from kvstore.server.config import parse_config
+    from kvstore.server.gpus import find_gpus
     from kvstore.server.server import serve as run
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -132,6 +143,7 @@ def serve(
         journal=journal,
         journal_bytes="0" if journal_bytes is None else journal_bytes,
         metrics=metrics,
+        gpu_devices=find_gpus(gpu_device or ()),
     )
     raise typer.Exit(asyncio.run(run(config)))
 

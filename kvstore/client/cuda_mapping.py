@@ -5,6 +5,7 @@ tether is, so that where the process dies the kernel, which closes files in the 
 its work on the device first, and the tether, whose end says that nobody writes any more, after that.
 """
 
+import logging
 import os
 import weakref
 
@@ -15,6 +16,8 @@ from kvstore.cuda.memory import DeviceMemory
 from kvstore.v1 import kvstore_pb2 as pb
 
 __all__ = ["DeviceFrames", "device_uuid", "map_cuda", "open_device"]
+
+log = logging.getLogger(__name__)
 
 
 class DeviceFrames:
@@ -87,12 +90,19 @@ def map_cuda(handle: pb.PoolHandle, device: Device, descriptors: list[int], teth
 
 def _end(device: Device, memory: DeviceMemory, tether: int, pid: int) -> None:
     """Work that was given to the device may still use the memory: it is waited for. A forked child has the
-    tether of its parent, but no context: it must leave the device alone."""
+    tether of its parent, but no context: it must leave the device alone.
+
+    Where the device is lost, nothing of this process writes any more. Where anything else fails, the memory
+    may be mapped still, and the tether stays until the process ends.
+    """
     try:
         if os.getpid() == pid:
             with device.current():
                 device.synchronize()
                 memory.close()
             device.close()
-    finally:
-        os.close(tether)
+    except CudaFailed as error:
+        log.warning("a pool on %s may stay mapped: %s", device.uuid, error)
+        if not error.is_lost:
+            return
+    os.close(tether)

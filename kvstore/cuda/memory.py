@@ -48,6 +48,8 @@ class DeviceMemory:
                 address = _map(device, handle, size, undo)
                 fd = device.export_fd(handle)
             undo.callback(os.close, fd)
+            # Like a memory file's: a program that is started must not hold the memory.
+            os.set_inheritable(fd, False)
             return cls(address, size, fd, b"", undo.pop_all())
 
     @classmethod

@@ -13,6 +13,7 @@ from typing import NoReturn
 from kvstore.core.config import SHARE_ROUNDING
 from kvstore.core.errors import ConfigInvalid
 from kvstore.core.types import COPY, LOAD, Link
+from kvstore.cuda.driver import DeviceFound
 from kvstore.observe.journal import JOURNAL_BYTES_MIN
 from kvstore.policy.choices import (
     DROP_TOKENS_MAX_DEFAULT,
@@ -21,6 +22,7 @@ from kvstore.policy.choices import (
     SWAP_DEFAULT,
     SWAP_POLICIES,
 )
+from kvstore.server.gpus import check_gpu_memory
 from kvstore.server.limits import RateLimit, parse_limits
 from kvstore.server.metrics_http import parse_metrics_address
 from kvstore.server.sizes import format_bytes, parse_share, parse_size
@@ -46,6 +48,8 @@ class ServeConfig:
 
     socket: Path
     gpu_bytes: int
+    # The UUID of the device of each rank; none: the GPU tier is host memory.
+    gpu_devices: tuple[str, ...] = ()
     cpu_bytes: int = 0
     disk_path: Path | None = None
     disk_bytes: int = 0
@@ -192,21 +196,25 @@ def parse_config(
     journal_bytes: str = "0",
     limits: Sequence[str] = (),
     metrics: str | None = None,
+    gpu_devices: Sequence[DeviceFound] = (),
     memory_bytes: int = 0,
 ) -> ServeConfig:
-    """Flags as they were typed. `memory_bytes`: what shares are of, and the most; 0: the machine's."""
+    """Flags as they were typed. `memory_bytes`: what shares are of, and the most; 0: the machine's.
+    `gpu_devices`: of each rank; then a share for --gpu is one of their memory."""
     memory_bytes = memory_bytes or memory_total_bytes()
     if disk is not None and not disk.strip():
         _refuse("--disk", disk, "names no folder", "name one, or leave --disk out")
     if journal is not None and not journal.strip():
         _refuse("--journal", journal, "names no folder", "name one, or leave --journal out")
-    gpu_bytes = parse_size(gpu, flag="--gpu", whole_bytes=memory_bytes)
+    of_devices = sum(device.memory_bytes for device in gpu_devices)
+    gpu_bytes = parse_size(gpu, flag="--gpu", whole_bytes=of_devices or memory_bytes)
     cpu_bytes = parse_size(cpu, flag="--cpu", whole_bytes=memory_bytes)
     disk_bytes_max = parse_size(disk_bytes, flag="--disk-bytes")
     all_tiers = gpu_bytes + cpu_bytes + disk_bytes_max
     config = ServeConfig(
         socket=parse_address(socket),
         gpu_bytes=gpu_bytes,
+        gpu_devices=tuple(device.uuid for device in gpu_devices),
         cpu_bytes=cpu_bytes,
         disk_path=Path(disk).absolute() if disk is not None else None,
         disk_bytes=disk_bytes_max,
@@ -230,6 +238,8 @@ def parse_config(
         limits=parse_limits(limits, flag="--limit"),
         metrics=parse_metrics_address(metrics) if metrics is not None else None,
     )
+    if gpu_devices:
+        check_gpu_memory(gpu_bytes, gpu_devices)
     _check_memory(config, memory_bytes)
     return config
 
@@ -249,11 +259,12 @@ def _parse_shares(texts: Sequence[str]) -> dict[str, float]:
 def _check_memory(config: ServeConfig, memory_bytes: int) -> None:
     """Against all there is, not against what is free now: an engine of the service before may still
     hold its pools. What is free is looked at when the pools are made."""
-    asked = config.gpu_bytes + config.cpu_bytes
+    gpu_bytes = 0 if config.gpu_devices else config.gpu_bytes
+    asked = gpu_bytes + config.cpu_bytes
     if asked > memory_bytes:
         _refuse(
-            "--gpu and --cpu",
-            f"{format_bytes(config.gpu_bytes)} + {format_bytes(config.cpu_bytes)} = {format_bytes(asked)}",
+            "--cpu" if config.gpu_devices else "--gpu and --cpu",
+            f"{format_bytes(gpu_bytes)} + {format_bytes(config.cpu_bytes)} = {format_bytes(asked)}",
             f"more than the {format_bytes(memory_bytes)} of this machine or of its control group's limit",
             f"ask for less in all; {format_bytes(memory_available_bytes())} are free now",
         )

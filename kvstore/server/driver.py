@@ -25,6 +25,7 @@ from kvstore.server.decode import WatchCall
 from kvstore.server.decode_cached import ForgetCall
 from kvstore.server.draining import drain_to_disk
 from kvstore.server.forgetting import forget, forget_event
+from kvstore.server.gpus import Gpus
 from kvstore.server.parts import Parts
 from kvstore.server.reports import Reports
 from kvstore.tiers.disk import DiskTier
@@ -46,8 +47,9 @@ class Driver:
         disk: DiskTier | None,
         stop: Callable[[], None],
         journal: JournalFolder | None = None,
+        gpus: Gpus | None = None,
     ) -> None:
-        self._parts = parts = Parts(config, disk, journal)
+        self._parts = parts = Parts(config, disk, journal, gpus)
         self._attaching = Attaching(parts, stop)
         self.stop = stop
         self.reports = Reports(parts)

@@ -21,9 +21,11 @@ from kvstore.core.operations import AllocateResult, GrowResult
 from kvstore.core.types import Activity, EngineId, EngineState, Revision, SequenceId
 from kvstore.server.clock import fill_timestamp, timestamp_today
 from kvstore.server.encode_events import encode_event
+from kvstore.server.encode_memory import fill_handle
 from kvstore.server.encode_results import SEQUENCE_STATES, encode_result, fill_allocate, fill_grow
 from kvstore.server.fields import engine_name
-from kvstore.tiers.pool import HostPool
+from kvstore.tiers.copying import GpuPool
+from kvstore.tiers.cuda_pool import CudaPool
 from kvstore.v1 import kvstore_pb2 as pb
 
 __all__ = [
@@ -52,7 +54,7 @@ TIER_NAMES = ("gpu", "cpu", "disk")
 
 
 def encode_attach(
-    answer: AttachAnswer, store_epoch: int, *, gpu: HostPool, tether_path: Path, secrets: Sequence[bytes]
+    answer: AttachAnswer, store_epoch: int, *, gpu: GpuPool, tether_path: Path, secrets: Sequence[bytes]
 ) -> pb.AttachResponse:
     """Engines map the GPU pool alone: each rank's descriptor comes by its own tether, as its only one."""
     handles = [
@@ -62,10 +64,14 @@ def encode_attach(
             frame_count=gpu.frame_count,
             block_bytes=gpu.block_bytes,
             frame_stride_bytes=gpu.stride_bytes,
-            host=pb.HostMemory(fd_index=0, size_bytes=gpu.frame_count * gpu.stride_bytes),
         )
         for rank in range(gpu.ranks)
     ]
+    for handle in handles:
+        if isinstance(gpu, CudaPool):
+            fill_handle(handle, gpu)
+        else:
+            handle.host.fd_index, handle.host.size_bytes = 0, gpu.frame_count * gpu.stride_bytes
     return pb.AttachResponse(
         engine=encode_engine(answer.engine, EngineState.ATTACHED, answer.lease_expire_time, store_epoch),
         pools=handles,

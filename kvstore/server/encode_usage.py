@@ -8,9 +8,12 @@ from kvstore.core.usage import EngineUsage, LaneUsage, SequenceUsage, TenantUsag
 from kvstore.observe.counting import Counts, LinkCounts
 from kvstore.server.encode import encode_engine
 from kvstore.server.encode_events import PRESSURES, TIERS
+from kvstore.server.encode_memory import fill_memory
+from kvstore.server.gpus import Gpus
 from kvstore.server.layout import Layout
 from kvstore.server.limits import LinkLimits
 from kvstore.server.limits_messages import encode_rate_limit
+from kvstore.server.pools import Pools
 from kvstore.tiers.disk import DiskTier
 from kvstore.tiers.disk_folder import FolderSize
 from kvstore.tiers.link_names import LINKS
@@ -45,6 +48,8 @@ class Facts:
     limits: LinkLimits = field(default_factory=lambda: LinkLimits((), {}))
     rates: LinkRates = field(default_factory=LinkRates)
     movers: Mapping[Link, Mover] = field(default_factory=dict)
+    pools: Pools | None = None
+    gpus: Gpus | None = None
 
 
 def encode_usage(usage: Usage, counts: Counts, facts: Facts) -> pb.Usage:
@@ -92,6 +97,7 @@ def _tier(usage: TierUsage, facts: Facts) -> pb.TierUsage:
     )
     if facts.layout is not None:
         message.ghost_hit_tokens = usage.blocks_ghost_hit * facts.layout.block_tokens
+    fill_memory(message, usage.tier, facts.pools, facts.gpus)
     if usage.tier is Tier.DISK:
         _fill_disk(message, facts)
     elif facts.layout is not None:

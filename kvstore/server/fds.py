@@ -48,7 +48,7 @@ class TetherServer:
     ) -> None:
         self._opened = opened
         self._closed = closed
-        self._fds: Sequence[int] = ()
+        self._fds: Sequence[int | None] = ()
         # One-time secrets that are still out, and the engine and rank each is for.
         self._secrets: dict[bytes, tuple[EngineId, int]] = {}
         self._open: Counter[EngineId] = Counter()
@@ -64,8 +64,9 @@ class TetherServer:
         self._listener.listen(128)
         self._spawn(self._accept(self._listener))
 
-    def serve_pools(self, fds: Sequence[int]) -> None:
-        """The descriptor of the GPU pool of each rank; they stay the pool's own."""
+    def serve_pools(self, fds: Sequence[int | None]) -> None:
+        """The descriptor of the GPU pool of each rank; they stay the pool's own. None: there is none to be
+        sent, for the memory is opened by a handle; the tether is as good."""
         self._fds = fds
 
     def issue(self, engine: EngineId) -> list[bytes]:
@@ -158,8 +159,9 @@ class TetherServer:
 
     def _send(self, connection: socket.socket, engine: EngineId, rank: int) -> EngineId | None:
         """A byte and one descriptor always fit the buffer of a fresh connection, so this never waits."""
+        fd = self._fds[rank]
         try:
-            socket.send_fds(connection, [GOOD], [self._fds[rank]])
+            socket.send_fds(connection, [GOOD], [] if fd is None else [fd])
         except OSError:
             self._end(engine)
             return None

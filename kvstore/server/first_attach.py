@@ -40,7 +40,7 @@ class FirstAttach:
     """`serve_pools` is called with the pools' descriptors, `stop` when the store can't go on."""
 
     def __init__(
-        self, parts: Parts, serve_pools: Callable[[Sequence[int]], None], stop: Callable[[], None]
+        self, parts: Parts, serve_pools: Callable[[Sequence[int | None]], None], stop: Callable[[], None]
     ) -> None:
         self._parts = parts
         self._serve_pools = serve_pools
@@ -51,7 +51,7 @@ class FirstAttach:
         """All who attach meanwhile wait for the same; it goes on when the deadline of a caller has passed."""
         # Before the disk is laid out for it: a layout that is refused must not have cost what is there.
         self._parts.check_namespace(layout)
-        frames = count_frames(self._parts.config, layout, self._parts.disk)
+        frames = count_frames(self._parts.config, layout, self._parts.disk, self._parts.gpus)
         if self._making is None:
             self._making = asyncio.create_task(self._make(layout, frames))
             self._making.add_done_callback(self._made)
@@ -67,20 +67,22 @@ class FirstAttach:
         # All callers may have gone meanwhile; then nobody else has looked at the error.
         if not making.cancelled() and (error := making.exception()) is not None:
             log.warning("no pools were made: %s", error)
+            if self._parts.failure is not None:
+                self._store_failed()
 
     async def _make(self, layout: Layout, frames: FrameCounts) -> RunningStore:
         parts = self._parts
         config = self._store_config(layout, frames)
         eviction = make_eviction(parts.config.eviction_policy, config.frames)
         swap = make_swap(parts.config.swap_policy, parts.config.drop_tokens_max)
-        pools = await make_pools(layout, frames)
+        pools = await make_pools(layout, frames, parts.gpus)
         try:
             found, sessions = await _in_thread(partial(_find_stored, parts.disk, layout))
             # Before any engine has a frame: none is in use yet.
             await _in_thread(partial(self._learn, pools, layout, max(0, frames.disk - len(found))))
             running = self._run(Store(config, eviction, swap, make_admission(eviction)), pools, layout)
         except BaseException:
-            pools.close()
+            await asyncio.to_thread(pools.close)
             raise
         parts.running = running
         if parts.journal is not None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from kvstore.core.types import Link, NamespaceId, TenantId, WriterId
 from kvstore.server.pools import Pools
 from kvstore.tiers.calibrating import block_counts, calibrate, calibration_keys
+from kvstore.tiers.cuda_pool import CudaPool
 from kvstore.tiers.disk import DiskTier
 from kvstore.tiers.rates import LinkRates, RatesUnreadable
 
@@ -32,7 +33,9 @@ class LearntRates:
         if self._disk is None:
             calibrate(self.rates, pools.gpu, pools.cpu)
             return
-        self._note = f"rates of namespace {namespace}"
+        # Host memory and a GPU have nothing in common.
+        on_gpus = " on GPUs" if isinstance(pools.gpu, CudaPool) else ""
+        self._note = f"rates of namespace {namespace}{on_gpus}"
         self._restore(self._disk)
         if all(self.rates.rate(link).is_known for link in self._links):
             return

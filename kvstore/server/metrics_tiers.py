@@ -74,6 +74,16 @@ OF_TIERS: tuple[Metric, ...] = (
         lambda tier: tier.frames_pinned,
     ),
     by_tier(
+        "kvstore_pinned_bytes",
+        "Host memory that a GPU copies to and from by itself: all of the CPU tier, once it is pinned.",
+        lambda tier: tier.bytes_pinned,
+    ),
+    by_tier(
+        "kvstore_copy_stalled_seconds",
+        "For how long a copy that has a GPU's stream to itself has been waited for.",
+        lambda tier: tier.copy_stalled_seconds,
+    ),
+    by_tier(
         "kvstore_pressure",
         "How short of room a tier is. 0: low, 1: above the high watermark, 2: somebody waits.",
         lambda tier: tier.pressure - pb.PRESSURE_LOW,

@@ -11,6 +11,7 @@ from kvstore.observe.counting import Counts
 from kvstore.observe.folder import JournalFolder
 from kvstore.server.clock import wall_now
 from kvstore.server.config import ServeConfig
+from kvstore.server.gpus import Gpus
 from kvstore.server.health import Health
 from kvstore.server.layout import Layout
 from kvstore.server.learning import LearntRates
@@ -27,9 +28,16 @@ AnswerKind = TypeVar("AnswerKind", bound=Answer)
 
 
 class Parts:
-    def __init__(self, config: ServeConfig, disk: DiskTier | None, journal: JournalFolder | None) -> None:
+    def __init__(
+        self,
+        config: ServeConfig,
+        disk: DiskTier | None,
+        journal: JournalFolder | None,
+        gpus: Gpus | None = None,
+    ) -> None:
         self.config = config
         self.disk = disk
+        self.gpus = gpus
         self.journal = journal
         self.store_epoch = secrets.randbits(64)
         self.start_wall = wall_now()
@@ -45,8 +53,10 @@ class Parts:
 
     @property
     def failure(self) -> Exception | None:
-        """Why the store can't go on."""
-        return self.running.failure if self.running is not None else None
+        """Why the store can't go on, or will never be made."""
+        if self.running is not None:
+            return self.running.failure
+        return self.gpus.error if self.gpus is not None else None
 
     def ask(self, event: Event, kind: type[AnswerKind]) -> AnswerKind:
         """Of an engine, so there is a store if the engine is one of this service's."""

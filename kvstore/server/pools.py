@@ -6,14 +6,19 @@ memory is tried again for a while, for an engine of the service before may still
 
 import asyncio
 import logging
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from kvstore.core.errors import FieldInvalid, PoolUnavailable
 from kvstore.server.clock import now
 from kvstore.server.config import ServeConfig
+from kvstore.server.gpus import Gpus
 from kvstore.server.layout import Layout
 from kvstore.server.sizes import format_bytes
+from kvstore.tiers.copying import GpuPool
+from kvstore.tiers.cuda_pool import CudaPool
 from kvstore.tiers.disk import DiskTier
+from kvstore.tiers.pinning import Pinning
 from kvstore.tiers.pool import HostPool, frame_stride_bytes
 
 __all__ = ["FrameCounts", "Pools", "count_frames", "frame_bytes", "make_pools"]
@@ -35,10 +40,16 @@ class FrameCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pools:
-    gpu: HostPool
+    """`pinning`: of the CPU's, where there is a GPU that copies to and from it."""
+
+    gpu: GpuPool
     cpu: HostPool | None
+    pinning: Pinning | None = None
 
     def close(self) -> None:
+        """May wait for a driver, within its deadlines."""
+        if self.pinning is not None:
+            self.pinning.close()
         self.gpu.close()
         if self.cpu is not None:
             self.cpu.close()
@@ -49,11 +60,18 @@ def frame_bytes(layout: Layout) -> int:
     return frame_stride_bytes(layout.block_bytes) * layout.ranks
 
 
-def count_frames(config: ServeConfig, layout: Layout, disk: DiskTier | None) -> FrameCounts:
-    """Refuses a layout of which not one block fits a tier that was asked for."""
+def count_frames(
+    config: ServeConfig, layout: Layout, disk: DiskTier | None, gpus: Gpus | None = None
+) -> FrameCounts:
+    """Refuses a layout of which not one block fits a tier that was asked for, or that has other ranks than
+    there are GPUs."""
     size = frame_bytes(layout)
+    gpu_bytes = config.gpu_bytes
+    if gpus is not None:
+        gpus.check_ranks(layout.ranks)
+        gpu_bytes = gpus.rank_bytes(config.gpu_bytes) * layout.ranks
     counts = FrameCounts(
-        gpu=config.gpu_bytes // size,
+        gpu=gpu_bytes // size,
         cpu=config.cpu_bytes // size,
         disk=disk.capacity_blocks(layout.block_bytes, layout.ranks) if disk is not None else 0,
     )
@@ -73,12 +91,12 @@ def count_frames(config: ServeConfig, layout: Layout, disk: DiskTier | None) -> 
     return counts
 
 
-async def make_pools(layout: Layout, frames: FrameCounts) -> Pools:
+async def make_pools(layout: Layout, frames: FrameCounts, gpus: Gpus | None = None) -> Pools:
     end = now() + TRY_SECONDS
     while True:
         try:
             # In a thread: to allocate gigabytes of pages takes seconds.
-            return await asyncio.to_thread(_make_pools, layout, frames)
+            return await asyncio.to_thread(_make_pools, layout, frames, gpus)
         except PoolUnavailable as error:
             if now() >= end:
                 raise _unavailable(error) from error
@@ -86,15 +104,25 @@ async def make_pools(layout: Layout, frames: FrameCounts) -> Pools:
         await asyncio.sleep(PAUSE_SECONDS)
 
 
-def _make_pools(layout: Layout, frames: FrameCounts) -> Pools:
-    gpu = HostPool("gpu", frames.gpu, layout.block_bytes, layout.ranks, option="--gpu")
-    try:
-        cpu = _make_cpu(layout, frames.cpu) if frames.cpu else None
-    except BaseException:
-        gpu.close()
-        raise
+def _make_pools(layout: Layout, frames: FrameCounts, gpus: Gpus | None) -> Pools:
+    with ExitStack() as undo:
+        gpu = _make_gpu(layout, frames.gpu, gpus)
+        undo.callback(gpu.close)
+        cpu = undo.enter_context(_make_cpu(layout, frames.cpu)) if frames.cpu else None
+        pinning = None
+        if isinstance(gpu, CudaPool) and cpu is not None:
+            pinning = Pinning(cpu, gpu.threads, option="--cpu")
+            undo.callback(pinning.close)
+            pinning.start()
+        undo.pop_all()
     log.info("made pools of %s", format_bytes(gpu.size_bytes + (cpu.size_bytes if cpu else 0)))
-    return Pools(gpu=gpu, cpu=cpu)
+    return Pools(gpu=gpu, cpu=cpu, pinning=pinning)
+
+
+def _make_gpu(layout: Layout, frames: int, gpus: Gpus | None) -> GpuPool:
+    if gpus is not None:
+        return CudaPool("gpu", frames, layout.block_bytes, gpus.threads, option="--gpu")
+    return HostPool("gpu", frames, layout.block_bytes, layout.ranks, option="--gpu")
 
 
 def _make_cpu(layout: Layout, frames: int) -> HostPool:

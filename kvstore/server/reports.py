@@ -7,7 +7,9 @@ from kvstore.core.types import Pressure, Revision, Tier
 from kvstore.core.usage import TierUsage, Usage
 from kvstore.server.disk_size import DiskSize
 from kvstore.server.encode_usage import Facts, encode_usage
+from kvstore.server.gpus import STALLED_SECONDS
 from kvstore.server.parts import Parts
+from kvstore.server.sizes import format_bytes
 from kvstore.tiers.disk_folder import size_of
 from kvstore.v1 import kvstore_pb2 as pb
 
@@ -51,11 +53,25 @@ class Reports:
             lines.append("no engine has attached yet")
         if parts.disk is not None and parts.disk.degraded:
             lines.append(f"disk degraded: {parts.disk.degraded_reason}")
+        lines += self._gpu_lines()
         return serving, "\n".join(lines) + "\n"
 
     def _sizes(self) -> dict[Tier, int]:
         config = self._parts.config
         return {Tier.GPU: config.gpu_bytes, Tier.CPU: config.cpu_bytes, Tier.DISK: config.disk_bytes}
+
+    def _gpu_lines(self) -> list[str]:
+        gpus, running = self._parts.gpus, self._parts.running
+        lines = []
+        if gpus is not None and (waited := gpus.stalled_seconds) > STALLED_SECONDS:
+            lines.append(f"a copy has been waited for for {waited:.0f} seconds: the GPU stands still")
+        pinning = running.pools.pinning if running is not None else None
+        if pinning is not None and pinning.pinned_bytes < pinning.total_bytes:
+            done = f"{format_bytes(pinning.pinned_bytes)} of {format_bytes(pinning.total_bytes)}"
+            lines.append(f"the cpu tier is pinned to {done}")
+        if pinning is not None and pinning.problem:
+            lines.append(pinning.problem)
+        return lines
 
     def _facts(self) -> Facts:
         parts, running = self._parts, self._parts.running
@@ -71,6 +87,8 @@ class Reports:
             limits=parts.limits.links,
             rates=parts.learnt.rates,
             movers=running.movers if running is not None else {},
+            pools=running.pools if running is not None else None,
+            gpus=parts.gpus,
         )
 
 

@@ -33,6 +33,7 @@ from kvstore.server.limits import LinkLimits
 from kvstore.server.pools import Pools
 from kvstore.server.waits import Waits
 from kvstore.tiers.copying import piece_bytes
+from kvstore.tiers.cuda_thread import DeviceLost
 from kvstore.tiers.disk import DiskTier
 from kvstore.tiers.mover import Mover
 from kvstore.tiers.movers import Movers
@@ -157,7 +158,7 @@ class RunningStore:
         if self.journal is not None:
             await asyncio.to_thread(self.journal.close)
         if ended:
-            self.pools.close()
+            await asyncio.to_thread(self.pools.close)
         return ended
 
     def _handle(self, event: Event) -> Effects:
@@ -240,6 +241,8 @@ class RunningStore:
             self.ask(Tick(time=now()), Done)
 
     def _find_dead(self) -> str:
+        if isinstance(self._movers.error, DeviceLost):
+            return str(self._movers.error)
         if not self._movers.alive():
             return f"a mover thread has died: {self._movers.error}"
         if self._disk is not None and not self._disk.alive():

@@ -13,10 +13,12 @@ from pathlib import Path
 import grpc.aio
 
 from kvstore.core.errors import CheckFailed, ConfigInvalid
+from kvstore.cuda.driver import Driver as CudaDriver
 from kvstore.observe.folder import JournalFolder
 from kvstore.server.calls import Streams
 from kvstore.server.config import ServeConfig
 from kvstore.server.driver import Driver
+from kvstore.server.gpus import Gpus, open_gpus
 from kvstore.server.metrics import Exposition
 from kvstore.server.metrics_http import MetricsServer
 from kvstore.server.metrics_reading import Seen
@@ -32,30 +34,45 @@ __all__ = ["serve"]
 CALLS_SECONDS = 1.0
 TRANSFERS_SECONDS = 10.0
 MOVERS_SECONDS = 5.0
+GPUS_SECONDS = 2.0
 
 log = logging.getLogger(__name__)
 
 
-async def serve(config: ServeConfig) -> int:
-    """Runs until SIGTERM, SIGINT or a bug; returns the exit status."""
+async def serve(config: ServeConfig, cuda: CudaDriver | None = None) -> int:
+    """Runs until SIGTERM, SIGINT or a bug; returns the exit status. `cuda`: this machine's driver by default,
+    looked for only where devices were asked for."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         # They stay to the end: a second signal must not cut it short, which has bounds of its own.
         loop.add_signal_handler(number, stop.set)
     if config.journal_path is None:
-        return await _serve(config, stop, None)
+        return await _serve_on_gpus(config, stop, None, cuda)
     with JournalFolder.claim(config.journal_path, config.journal_bytes) as journal:
-        return await _serve(config, stop, journal)
+        return await _serve_on_gpus(config, stop, journal, cuda)
 
 
-async def _serve(config: ServeConfig, stop: asyncio.Event, journal: JournalFolder | None) -> int:
+async def _serve_on_gpus(
+    config: ServeConfig, stop: asyncio.Event, journal: JournalFolder | None, cuda: CudaDriver | None
+) -> int:
+    gpus = await asyncio.to_thread(open_gpus, config.gpu_devices, cuda)
+    try:
+        return await _serve(config, stop, journal, gpus)
+    finally:
+        if gpus is not None:
+            await asyncio.to_thread(gpus.close, GPUS_SECONDS)
+
+
+async def _serve(
+    config: ServeConfig, stop: asyncio.Event, journal: JournalFolder | None, gpus: Gpus | None
+) -> int:
     disk = None
     if config.disk_path is not None:
         wipe = config.wipe_incompatible
         check_index(config.disk_path)
         disk = DiskTier.open(config.disk_path, config.disk_bytes, wipe_incompatible=wipe)
-    driver = Driver(config, disk, stop.set, journal)
+    driver = Driver(config, disk, stop.set, journal, gpus)
     try:
         await _serve_sockets(config, driver, stop)
     finally:
@@ -133,6 +150,8 @@ def _bind(server: grpc.aio.Server, path: Path) -> None:
 
 def _sizes(config: ServeConfig) -> str:
     sizes = [f"gpu {format_bytes(config.gpu_bytes)}", f"cpu {format_bytes(config.cpu_bytes)}"]
+    if config.gpu_devices:
+        sizes[0] += f" on {', '.join(config.gpu_devices)}"
     if config.disk_path is not None:
         sizes.append(f"disk {format_bytes(config.disk_bytes)} in {config.disk_path}")
     return " ".join(sizes)

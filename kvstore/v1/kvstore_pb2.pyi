@@ -37,6 +37,31 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _MemoryKind:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _MemoryKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_MemoryKind.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    MEMORY_KIND_UNSPECIFIED: _MemoryKind.ValueType  # 0
+    MEMORY_KIND_HOST: _MemoryKind.ValueType  # 1
+    """A memory file."""
+    MEMORY_KIND_CUDA: _MemoryKind.ValueType  # 2
+    """Pages on GPUs, passed on as descriptors."""
+    MEMORY_KIND_CUDA_IPC: _MemoryKind.ValueType  # 3
+    """Memory of GPUs, passed on by handles of CUDA IPC."""
+
+class MemoryKind(_MemoryKind, metaclass=_MemoryKindEnumTypeWrapper): ...
+
+MEMORY_KIND_UNSPECIFIED: MemoryKind.ValueType  # 0
+MEMORY_KIND_HOST: MemoryKind.ValueType  # 1
+"""A memory file."""
+MEMORY_KIND_CUDA: MemoryKind.ValueType  # 2
+"""Pages on GPUs, passed on as descriptors."""
+MEMORY_KIND_CUDA_IPC: MemoryKind.ValueType  # 3
+"""Memory of GPUs, passed on by handles of CUDA IPC."""
+Global___MemoryKind: _TypeAlias = MemoryKind  # noqa: Y015
+
 class _Tier:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -549,6 +574,8 @@ class PoolHandle(_message.Message):
     BLOCK_BYTES_FIELD_NUMBER: _builtins.int
     FRAME_STRIDE_BYTES_FIELD_NUMBER: _builtins.int
     HOST_FIELD_NUMBER: _builtins.int
+    CUDA_FIELD_NUMBER: _builtins.int
+    CUDA_IPC_FIELD_NUMBER: _builtins.int
     tier: Global___Tier.ValueType
     rank: _builtins.int
     frame_count: _builtins.int
@@ -557,6 +584,10 @@ class PoolHandle(_message.Message):
     """Distance between frames: block_bytes rounded up to a multiple of 4096."""
     @_builtins.property
     def host(self) -> Global___HostMemory: ...
+    @_builtins.property
+    def cuda(self) -> Global___CudaMemory: ...
+    @_builtins.property
+    def cuda_ipc(self) -> Global___CudaIpcMemory: ...
     def __init__(
         self,
         *,
@@ -566,12 +597,14 @@ class PoolHandle(_message.Message):
         block_bytes: _builtins.int = ...,
         frame_stride_bytes: _builtins.int = ...,
         host: Global___HostMemory | None = ...,
+        cuda: Global___CudaMemory | None = ...,
+        cuda_ipc: Global___CudaIpcMemory | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["host", b"host", "memory", b"memory"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cuda", b"cuda", "cuda_ipc", b"cuda_ipc", "host", b"host", "memory", b"memory"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_bytes", b"block_bytes", "frame_count", b"frame_count", "frame_stride_bytes", b"frame_stride_bytes", "host", b"host", "memory", b"memory", "rank", b"rank", "tier", b"tier"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_bytes", b"block_bytes", "cuda", b"cuda", "cuda_ipc", b"cuda_ipc", "frame_count", b"frame_count", "frame_stride_bytes", b"frame_stride_bytes", "host", b"host", "memory", b"memory", "rank", b"rank", "tier", b"tier"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_memory: _TypeAlias = _typing.Literal["host"]  # noqa: Y015
+    _WhichOneofReturnType_memory: _TypeAlias = _typing.Literal["host", "cuda", "cuda_ipc"]  # noqa: Y015
     _WhichOneofArgType_memory: _TypeAlias = _typing.Literal["memory", b"memory"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_memory) -> _WhichOneofReturnType_memory | None: ...
 
@@ -600,6 +633,66 @@ class HostMemory(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___HostMemory: _TypeAlias = HostMemory  # noqa: Y015
+
+@_typing.final
+class CudaMemory(_message.Message):
+    """Pages on a GPU, by a descriptor for cuMemImportFromShareableHandle: they go with their last
+    holder too.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FD_INDEX_FIELD_NUMBER: _builtins.int
+    SIZE_BYTES_FIELD_NUMBER: _builtins.int
+    DEVICE_UUID_FIELD_NUMBER: _builtins.int
+    fd_index: _builtins.int
+    size_bytes: _builtins.int
+    """Of all frames, rounded up to the granularity of the device: what is to be mapped."""
+    device_uuid: _builtins.str
+    """GPU-…, as nvidia-smi has it. Ordinals differ from process to process."""
+    def __init__(
+        self,
+        *,
+        fd_index: _builtins.int = ...,
+        size_bytes: _builtins.int = ...,
+        device_uuid: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["device_uuid", b"device_uuid", "fd_index", b"fd_index", "size_bytes", b"size_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CudaMemory: _TypeAlias = CudaMemory  # noqa: Y015
+
+@_typing.final
+class CudaIpcMemory(_message.Message):
+    """Memory of a GPU that can't export pages, for cuIpcOpenMemHandle. No descriptor comes with the
+    tether.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HANDLE_FIELD_NUMBER: _builtins.int
+    SIZE_BYTES_FIELD_NUMBER: _builtins.int
+    DEVICE_UUID_FIELD_NUMBER: _builtins.int
+    handle: _builtins.bytes
+    size_bytes: _builtins.int
+    device_uuid: _builtins.str
+    def __init__(
+        self,
+        *,
+        handle: _builtins.bytes = ...,
+        size_bytes: _builtins.int = ...,
+        device_uuid: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["device_uuid", b"device_uuid", "handle", b"handle", "size_bytes", b"size_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CudaIpcMemory: _TypeAlias = CudaIpcMemory  # noqa: Y015
 
 @_typing.final
 class StepRequest(_message.Message):
@@ -2179,6 +2272,11 @@ class TierUsage(_message.Message):
     BLOCKS_SHED_FIELD_NUMBER: _builtins.int
     GHOST_HIT_BLOCKS_FIELD_NUMBER: _builtins.int
     GHOST_HIT_TOKENS_FIELD_NUMBER: _builtins.int
+    MEMORY_KIND_FIELD_NUMBER: _builtins.int
+    DEVICE_UUIDS_FIELD_NUMBER: _builtins.int
+    BYTES_PINNED_FIELD_NUMBER: _builtins.int
+    PINNING_PROBLEM_FIELD_NUMBER: _builtins.int
+    COPY_STALLED_SECONDS_FIELD_NUMBER: _builtins.int
     tier: Global___Tier.ValueType
     frames_total: _builtins.int
     frames_free: _builtins.int
@@ -2235,6 +2333,17 @@ class TierUsage(_message.Message):
     from a sample.
     """
     ghost_hit_tokens: _builtins.int
+    memory_kind: Global___MemoryKind.ValueType
+    """Of a pool: what memory it is, and of the GPU's the device of each rank."""
+    bytes_pinned: _builtins.int
+    """Of the CPU's pool: bytes that a GPU copies to and from by itself. Fewer than bytes_total
+    while they are being pinned, and for good where that failed, for the reason beside it.
+    """
+    pinning_problem: _builtins.str
+    copy_stalled_seconds: _builtins.float
+    """Of the GPU: for how long a copy that has its stream to itself has been waited for."""
+    @_builtins.property
+    def device_uuids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     def __init__(
         self,
         *,
@@ -2266,10 +2375,15 @@ class TierUsage(_message.Message):
         blocks_shed: _builtins.int = ...,
         ghost_hit_blocks: _builtins.int = ...,
         ghost_hit_tokens: _builtins.int = ...,
+        memory_kind: Global___MemoryKind.ValueType = ...,
+        device_uuids: _abc.Iterable[_builtins.str] | None = ...,
+        bytes_pinned: _builtins.int = ...,
+        pinning_problem: _builtins.str = ...,
+        copy_stalled_seconds: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bad_entries", b"bad_entries", "blocks_evicted", b"blocks_evicted", "blocks_failed", b"blocks_failed", "blocks_moved_in", b"blocks_moved_in", "blocks_shed", b"blocks_shed", "bytes_configured", b"bytes_configured", "bytes_obtainable", b"bytes_obtainable", "bytes_total", b"bytes_total", "bytes_used", b"bytes_used", "degraded", b"degraded", "degraded_reason", b"degraded_reason", "delete_errors", b"delete_errors", "frames_cached", b"frames_cached", "frames_free", b"frames_free", "frames_idle", b"frames_idle", "frames_late", b"frames_late", "frames_limbo", b"frames_limbo", "frames_pinned", b"frames_pinned", "frames_quarantined", b"frames_quarantined", "frames_total", b"frames_total", "frames_used", b"frames_used", "ghost_hit_blocks", b"ghost_hit_blocks", "ghost_hit_tokens", b"ghost_hit_tokens", "late_reads", b"late_reads", "pressure", b"pressure", "read_errors", b"read_errors", "tier", b"tier", "write_errors", b"write_errors"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bad_entries", b"bad_entries", "blocks_evicted", b"blocks_evicted", "blocks_failed", b"blocks_failed", "blocks_moved_in", b"blocks_moved_in", "blocks_shed", b"blocks_shed", "bytes_configured", b"bytes_configured", "bytes_obtainable", b"bytes_obtainable", "bytes_pinned", b"bytes_pinned", "bytes_total", b"bytes_total", "bytes_used", b"bytes_used", "copy_stalled_seconds", b"copy_stalled_seconds", "degraded", b"degraded", "degraded_reason", b"degraded_reason", "delete_errors", b"delete_errors", "device_uuids", b"device_uuids", "frames_cached", b"frames_cached", "frames_free", b"frames_free", "frames_idle", b"frames_idle", "frames_late", b"frames_late", "frames_limbo", b"frames_limbo", "frames_pinned", b"frames_pinned", "frames_quarantined", b"frames_quarantined", "frames_total", b"frames_total", "frames_used", b"frames_used", "ghost_hit_blocks", b"ghost_hit_blocks", "ghost_hit_tokens", b"ghost_hit_tokens", "late_reads", b"late_reads", "memory_kind", b"memory_kind", "pinning_problem", b"pinning_problem", "pressure", b"pressure", "read_errors", b"read_errors", "tier", b"tier", "write_errors", b"write_errors"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -106,6 +106,7 @@ NOT_AS_THEY_ARE = {
     "bytes_total",
     "bytes_used",
     "bytes_obtainable",
+    "bytes_pinned",
     "bytes_moved",
     "bad_entries",
     "read_errors",
@@ -205,3 +206,27 @@ def test_how_long_it_is_up(seconds: int, told: str, monkeypatch: pytest.MonkeyPa
     usage.start_time.FromSeconds(1_000_000)
     monkeypatch.setattr(time, "time", lambda: 1_000_000.0 + seconds)
     assert f", up {told}\n" in shown(usage)
+
+
+def test_what_memory_a_pool_is_and_what_of_it_is_pinned_is_told() -> None:
+    gpu = pb.TierUsage(
+        tier=pb.TIER_GPU,
+        memory_kind=pb.MEMORY_KIND_CUDA,
+        device_uuids=["GPU-1", "GPU-2"],
+        bytes_total=1 << 40,
+    )
+    cpu = pb.TierUsage(tier=pb.TIER_CPU, memory_kind=pb.MEMORY_KIND_HOST, bytes_pinned=3 << 30)
+    words = " ".join(shown(pb.Usage(tiers=[gpu, cpu, pb.TierUsage(tier=pb.TIER_DISK)])).split())
+    assert "kind cuda (2 GPUs) host -" in words
+    assert "pinned - 3.0 GiB -" in words
+
+
+def test_a_gpu_that_stands_still_and_memory_that_is_not_pinned_are_told() -> None:
+    gpu = pb.TierUsage(tier=pb.TIER_GPU, copy_stalled_seconds=4.0)
+    cpu = pb.TierUsage(tier=pb.TIER_CPU, pinning_problem="4096 bytes of host RAM can't be pinned")
+    words = " ".join(shown(pb.Usage(tiers=[gpu, cpu])).split())
+    assert "stands still" not in words
+    assert "health: CPU copies are slower: 4096 bytes of host RAM can't be pinned" in words
+    gpu.copy_stalled_seconds = 65.0
+    words = " ".join(shown(pb.Usage(tiers=[gpu, cpu])).split())
+    assert "health: the GPU stands still: a copy has been waited for for" in words

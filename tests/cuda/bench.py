@@ -14,7 +14,8 @@ from kvstore.cuda.driver import DeviceFound
 from kvstore.tiers.cuda_pool import CudaPool
 from kvstore.tiers.cuda_thread import CudaThread
 from kvstore.tiers.pool import HostPool
-from tests.cuda.fake import FakeDevice, FakeDriver
+from tests.cuda.fake import FakeDriver
+from tests.cuda.fake_device import FakeDevice
 
 __all__ = ["BLOCK_BYTES", "WAIT", "CudaBench", "Ends", "cuda_bench", "transfer"]
 

@@ -107,6 +107,7 @@ class DriverConformance:
         assert memory.address
         fd = memory.fd
         assert (fd is not None) == device.exports_fds
+        assert fd is None or not os.get_inheritable(fd)
         memory.close()
         if fd is not None:
             with pytest.raises(OSError, match="Bad file descriptor"):

@@ -100,7 +100,9 @@ class FakeMemory:
         found.is_allowed = True
 
     def export_fd(self, handle: int) -> int:
-        return os.dup(self._pages("cuMemExportToShareableHandle", handle).fd)
+        fd = os.dup(self._pages("cuMemExportToShareableHandle", handle).fd)
+        os.set_inheritable(fd, True)  # Nobody says that the driver's is not.
+        return fd
 
     def import_fd(self, fd: int) -> int:
         try:

@@ -1,4 +1,4 @@
-/* A libcuda.so.1 in host memory, so that kvstore/cuda/bindings.py runs through the real cuda-bindings: the
+/* A libcuda.so.1 in host memory, so that kvstore/cuda/device.py runs through the real cuda-bindings: the
  * order, types and structures of what arrives here are looked at, as the driver's header has them. Copies are
  * over when their call returns, events of an odd number are done at the second question. It proves what is
  * handed over, not what a device makes of it.

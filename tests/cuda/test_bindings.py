@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from kvstore.cuda import bindings
 from kvstore.cuda.bindings import load_driver
+from kvstore.cuda.calls import LOST
 from kvstore.cuda.driver import CudaUnavailable
 
 HERE = Path(__file__).parent
@@ -57,6 +57,16 @@ def test_the_conformance_passes_through_the_real_bindings(stub_folder: Path) -> 
     assert "skipped" not in done.stdout
 
 
+def test_the_real_service_and_a_real_client_serve_every_byte_through_the_real_bindings(
+    stub_folder: Path,
+) -> None:
+    done = run_with(
+        stub_folder, "-m", "pytest", "-p", "no:cacheprovider", "-q", "tests/cuda/test_real_service.py"
+    )
+    assert done.returncode == 0, done.stdout
+    assert "1 passed, 1 skipped" in done.stdout
+
+
 def test_names_contexts_errors_and_pythons_lock(stub_folder: Path) -> None:
     done = run_with(stub_folder, "-m", "tests.cuda.bindings_worker")
     assert done.stdout == "good\n", done.stderr
@@ -68,11 +78,11 @@ def test_a_device_that_ends_work_is_lost_and_others_are_not(stub_folder: Path) -
         stub_folder,
         "-c",
         "from cuda.bindings import driver\n"
-        "from kvstore.cuda import bindings\n"
-        "print(sorted(bindings.LOST - set(driver.CUresult.__members__)))",
+        "from kvstore.cuda.calls import LOST\n"
+        "print(sorted(LOST - set(driver.CUresult.__members__)))",
     )
     assert names.stdout == "[]\n", names.stderr
-    assert "CUDA_ERROR_OUT_OF_MEMORY" not in bindings.LOST
+    assert "CUDA_ERROR_OUT_OF_MEMORY" not in LOST
 
 
 def test_without_a_driver_it_says_so() -> None:

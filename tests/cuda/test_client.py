@@ -163,6 +163,22 @@ def test_work_under_way_is_waited_for_before_anything_is_unmapped(world: World) 
     assert not device.left_behind
 
 
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_the_tether_outlives_a_mapping_that_could_not_be_ended_unless_the_device_is_lost(
+    world: World, caplog: pytest.LogCaptureFixture, is_lost: bool
+) -> None:
+    pool = world.map()
+    device = world.engine[0]
+    if is_lost:
+        device.lose()
+    else:
+        device.fail("synchronize")
+    pool.close()
+    gc.collect()
+    assert world.tethers.is_open() != is_lost
+    assert f"a pool on {fake_uuid(0)} may stay mapped" in caplog.text
+
+
 def test_case_5_15_a_thousand_attachments_leave_nothing(world: World) -> None:
     descriptors = len(os.listdir("/proc/self/fd"))
     for _ in range(1000):

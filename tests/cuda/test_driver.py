@@ -29,6 +29,7 @@ class TestFakeOfTheOldWay(DriverConformance):
         assert not driver[0].left_behind
 
 
+@pytest.mark.gpu
 class TestReal(DriverConformance):
     """Also run on a libcuda of the tests' own, see `test_bindings.py`."""
 

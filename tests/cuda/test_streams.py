@@ -9,7 +9,8 @@ import pytest
 from kvstore.cuda.driver import CudaFailed
 from kvstore.cuda.memory import DeviceMemory
 from kvstore.tiers.cuda_streams import Copies, CopyStream
-from tests.cuda.fake import FakeDevice, FakeDriver
+from tests.cuda.fake import FakeDriver
+from tests.cuda.fake_device import FakeDevice
 
 SIZE = 1 << 16
 

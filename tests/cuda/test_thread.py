@@ -12,7 +12,8 @@ from kvstore.cuda.memory import DeviceMemory
 from kvstore.tiers.cuda_streams import Copies
 from kvstore.tiers.cuda_thread import CudaThread, DeviceLost, Direction
 from tests.cuda.bench import WAIT, cuda_bench
-from tests.cuda.fake import FakeDevice, FakeDriver, fake_uuid
+from tests.cuda.fake import FakeDriver, fake_uuid
+from tests.cuda.fake_device import FakeDevice
 
 
 @pytest.fixture

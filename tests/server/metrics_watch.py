@@ -6,7 +6,7 @@ from kvstore.server.metrics_list import METRICS
 from tests.server.harness import until
 from tests.server.scraping import Samples
 
-__all__ = ["BY_HAND", "SET", "Watch"]
+__all__ = ["BY_HAND", "ON_GPUS", "SET", "Watch"]
 
 # What is over in no time in the real service, or can't be had on purpose: seen in a world by hand.
 BY_HAND = {
@@ -30,6 +30,9 @@ BY_HAND = {
 }
 # What was set at the start, where there are several tenants.
 SET = {"kvstore_tenant_frames_guaranteed"}
+
+# Seen where there are GPUs: `tests/cuda/test_service.py`.
+ON_GPUS = {"kvstore_copy_stalled_seconds", "kvstore_pinned_bytes"}
 
 
 class Watch:

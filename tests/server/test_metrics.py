@@ -21,7 +21,7 @@ from tests.server.harness import (
     free,
     refusal,
 )
-from tests.server.metrics_watch import BY_HAND, SET, Watch
+from tests.server.metrics_watch import BY_HAND, ON_GPUS, SET, Watch
 from tests.server.scraping import Samples, scrape
 
 # Always as they are from the start on.
@@ -44,7 +44,7 @@ def test_7_04_every_metric_of_the_service_moves_over_http(make_service, folder: 
             usage = stub.GetUsage(pb.GetUsageRequest(), timeout=DEADLINE_SECONDS)
         _a_drain_begins_and_is_cancelled(stub, watch)
         _an_engine_falls_silent(stub, watch)
-    assert watch.metrics() >= {metric.name for metric in METRICS} - CONSTANT - BY_HAND - SET
+    assert watch.metrics() >= {metric.name for metric in METRICS} - CONSTANT - BY_HAND - SET - ON_GPUS
     _check_identities(samples, usage)
     for name in CONSTANT:
         assert any(value > 0 for each, value in watch.now.items() if each.startswith(name)), name

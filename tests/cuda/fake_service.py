@@ -1,0 +1,76 @@
+"""The real service on fake GPUs, in a process of its own: `python -m tests.cuda.fake_service FLAGS`.
+
+SIGUSR1: all streams stand still, or go on again. SIGUSR2: the first device is lost.
+"""
+
+import argparse
+import asyncio
+import logging
+import signal
+import sys
+
+from kvstore.core.errors import KVStoreError
+from kvstore.server.config import parse_config
+from kvstore.server.gpus import find_gpus
+from kvstore.server.server import serve
+from tests.cuda.fake import FakeDriver, fake_uuid
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    for flag in ("socket", "gpu", "cpu", "disk", "disk_bytes", "metrics"):
+        parser.add_argument(f"--{flag.replace('_', '-')}")
+    parser.add_argument("--lease", type=float, default=10.0)
+    parser.add_argument("--drain-seconds", type=float, default=0.0)
+    parser.add_argument("--ranks", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--memory-bytes", type=int, default=64 << 20)
+    parser.add_argument("--ipc", action="store_true")
+    parser.add_argument("--no-batches", action="store_true")
+    parser.add_argument("--fail", action="append", default=[], help="CALL or CALL+N")
+    given = vars(parser.parse_args())
+    logging.basicConfig(level=logging.INFO)
+    driver = FakeDriver(
+        given.pop("seed"),
+        devices=given.pop("ranks"),
+        memory_bytes=given.pop("memory_bytes"),
+        exports_fds=not given.pop("ipc"),
+        copies_batches=not given.pop("no_batches"),
+    )
+    for fault in given.pop("fail"):
+        call, _, after = fault.partition("+")
+        driver[0].fail(call, after=int(after or 0))
+    take_signals(driver)
+    flags = {name: value for name, value in given.items() if value is not None}
+    uuids = [fake_uuid(index) for index in range(len(driver.by_uuid))]
+    try:
+        config = parse_config(gpu_devices=find_gpus(uuids, lambda: driver), **flags)
+        status = asyncio.run(serve(config, driver))
+    except KVStoreError as error:
+        print(error, file=sys.stderr)
+        return 2
+    driver.close()
+    for device in driver.by_uuid.values():
+        at_work = not device.is_lost and not any(
+            each.is_stalled for each in device.streams.by_number.values()
+        )
+        if at_work and device.left_behind:
+            print(f"left behind: {device.left_behind}", file=sys.stderr)
+            status = 3
+    return status
+
+
+def take_signals(driver: FakeDriver) -> None:
+    stalled = [False]
+
+    def stall(*_: object) -> None:
+        stalled[0] = not stalled[0]
+        for device in driver.by_uuid.values():
+            (device.streams.stall if stalled[0] else device.streams.resume)()
+
+    signal.signal(signal.SIGUSR1, stall)
+    signal.signal(signal.SIGUSR2, lambda *_: driver[0].lose())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
