@@ -91,6 +91,8 @@ def test_control_tokens_and_its_own(tmp_path):
         ({"model": ...}, "tokenizer.ggml.model: the file has no tokenizer"),
         ({"model": "bert"}, "tokenizer.ggml.model = 'bert': only"),
         ({"pre": "deepseek-llm"}, "tokenizer.ggml.pre = 'deepseek-llm': only smollm, llama-bpe, qwen2"),
+        ({"model": "llama"}, "tokenizer.ggml.scores: it is missing"),
+        ({"model": "llama", "scores": [0.0]}, "1 tokenizer.ggml.scores: there are"),
         ({"merges": ...}, "tokenizer.ggml.merges: it is missing"),
         ({"token_type": [1, 1]}, "2 tokenizer.ggml.token_type: there are"),
         ({"bos_token_id": 100_000}, "a control token's id 100000: there are"),
