@@ -41,6 +41,9 @@ _OTHER_KEYS = (
     "rope.dimension_count",
     _SCALING,
     "rope.scaling.factor",
+    # Said of what the rule was made for; what it computes does not depend on them.
+    "rope.scaling.original_context_length",
+    "rope.scaling.finetuned",
 )
 # Keys that must be 0, and what else they would mean.
 _ZERO_KEYS = {

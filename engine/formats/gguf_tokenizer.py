@@ -91,7 +91,8 @@ def _has_start(file: GGUFFile) -> bool:
     stated = file.get("tokenizer.ggml.add_bos_token")
     if stated is not None:
         return bool(stated)
-    return file.get("tokenizer.ggml.model") == _SENTENCEPIECE or file.get("tokenizer.ggml.pre") == "llama-bpe"
+    kind, pre = file.get("tokenizer.ggml.model"), file.get("tokenizer.ggml.pre")
+    return bool(kind == _SENTENCEPIECE or pre == "llama-bpe")
 
 
 def _build_byte_level(tokens: list[str], merges: list[str], pre: str) -> Encoder:
