@@ -169,7 +169,9 @@ def test_pickled_weights_are_not_read(tmp_path):
 
 
 def test_paths_that_name_no_model_are_refused(tmp_path):
-    with pytest.raises(ModelNotFoundError, match=r"no such file or folder; remedy: .*smollm2, tiny"):
+    with pytest.raises(
+        ModelNotFoundError, match=r"there is no such model, file or folder; remedy: .*smollm2, tiny"
+    ):
         open_model(str(tmp_path / "none"))
     with pytest.raises(ModelRefused, match=r"config\.json: there is no such file"):
         open_model(str(tmp_path))
