@@ -76,8 +76,8 @@ def open_model(name: str) -> Model:
         return _FromFiles(Folder(path))
     if not path.is_file():
         raise ModelNotFoundError(
-            f"--model {name!r}: no such file or folder; remedy: name a GGUF file, a folder with config.json "
-            f"and *.safetensors, or one of {', '.join(MODEL_NAMES)}"
+            f"--model {name}: there is no such model, file or folder; remedy: name a GGUF file, "
+            f"a folder with config.json and *.safetensors, or one of {', '.join(MODEL_NAMES)}"
         )
     if path.suffix in (".bin", ".pt", ".pth"):
         raise ModelRefused(path, path.name, "pickled weights are programs, and not read", PICKLE_REMEDY)

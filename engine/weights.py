@@ -68,7 +68,7 @@ def make_weights(
     """Weights with their digest, which is made from what the model will compute with.
 
     Not from the files: whatever became of a file before, while or after it was read, the name is that of the
-    numbers in memory. So they must not be a view of a file. SHA-256, some 1.7 GB/s a thread, one thread for
+    numbers in memory. So they must not be a view of a file. SHA-256, some 1.7 GiB/s a thread, one thread for
     each that torch has.
     """
     tensors = [embedding, final_norm, *(() if output is embedding else (output,))]

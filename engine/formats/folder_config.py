@@ -124,18 +124,21 @@ def _read_rope(fields: Fields) -> tuple[float, RopeScaling]:
         case "linear":
             return theta, LinearRope(factor=rope.number("factor"))
         case "llama3":
-            return theta, _read_llama3(rope)
+            return theta, _read_llama3(fields, rope)
     what = f"{name}.rope_type = {kind!r}"
     remedy = f"choose a model with one of {', '.join(_ROPE_TYPES)}"
     raise ModelRefused(fields.path, what, "this rule is not supported", remedy)
 
 
-def _read_llama3(rope: Fields) -> Llama3Rope:
+def _read_llama3(fields: Fields, rope: Fields) -> Llama3Rope:
+    # A length beside the rule goes before one in it, as in `transformers`.
+    length = "original_max_position_embeddings"
+    place = rope if fields.get(length) is None else fields
     scaling = Llama3Rope(
         factor=rope.number("factor"),
         low_frequency_factor=rope.number("low_freq_factor"),
         high_frequency_factor=rope.number("high_freq_factor"),
-        original_context_length=rope.integer("original_max_position_embeddings"),
+        original_context_length=place.integer(length),
     )
     if scaling.high_frequency_factor <= scaling.low_frequency_factor:
         remedy = "take the file as the model's publisher has it"

@@ -41,6 +41,9 @@ _OTHER_KEYS = (
     "rope.dimension_count",
     _SCALING,
     "rope.scaling.factor",
+    # Said of what the rule was made for; what it computes does not depend on them.
+    "rope.scaling.original_context_length",
+    "rope.scaling.finetuned",
 )
 # Keys that must be 0, and what else they would mean.
 _ZERO_KEYS = {
@@ -63,6 +66,7 @@ _LAYER_NAMES = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
+_UNKNOWN = "unknown: "
 _GGUF_NAMES = {ours: name for name, ours in (_GLOBAL_NAMES | _LAYER_NAMES).items()}
 
 
@@ -152,10 +156,10 @@ def _read_scaling(file: GGUFFile, fields: Fields, head_dim: int) -> RopeScaling:
 
 
 def _to_transformers(name: str) -> str:
-    """A tensor's name; one that is not known stays as it is, and is refused as surplus."""
+    """A tensor's name; one that is not known is marked, and refused as surplus."""
     match = re.fullmatch(r"blk\.(\d+)\.(\w+)\.(weight|bias)", name)
     if match is None or match[2] not in _LAYER_NAMES:
-        return _GLOBAL_NAMES.get(name, name)
+        return _GLOBAL_NAMES.get(name, _UNKNOWN + name)
     return layer_name(int(match[1]), f"{_LAYER_NAMES[match[2]]}.{match[3]}")
 
 
@@ -163,7 +167,7 @@ def _to_gguf(name: str) -> str:
     """The other way round."""
     match = re.fullmatch(r"model\.layers\.(\d+)\.(.+)\.(weight|bias)", name)
     if match is None:
-        return _GGUF_NAMES.get(name, name)
+        return _GGUF_NAMES.get(name, name.removeprefix(_UNKNOWN))
     return f"blk.{match[1]}.{_GGUF_NAMES[match[2]]}.{match[3]}"
 
 

@@ -1,7 +1,7 @@
-"""The tokenizer that a GGUF file carries: byte-level BPE, cut up beforehand as the model was trained.
+"""The tokenizer that a GGUF file carries: SentencePiece's BPE, or byte-level BPE.
 
-Vocabularies of SentencePiece (`llama`) have scores and no merges, and are refused.
-Tests: tests/engine/test_tokenizer.py, test_tokenizer_gguf.py.
+A byte-level BPE works on pieces that a text is cut into beforehand, as it was for training: `pre` names how.
+Tests: tests/engine/test_tokenizer.py, test_tokenizer_gguf.py, test_sentencepiece.py.
 """
 
 from typing import Any
@@ -11,16 +11,18 @@ from tokenizers import Tokenizer as Encoder
 from tokenizers.models import BPE
 
 from engine.formats.gguf_file import GGUFFile
+from engine.formats.sentencepiece import build_sentencepiece
 from engine.refused import TokenizerRefused
 from engine.tokenizer import Tokenizer
 
 __all__ = ["read_tokenizer"]
 
+_BYTE_LEVEL, _SENTENCEPIECE = "gpt2", "llama"
 # GGUF's token types; all others are plain pieces of text.
 _CONTROL, _USER_DEFINED = 3, 4
 # Control tokens that end an answer beside the one that the file names: a chat model may still say the end of
 # a text, or of a message to a tool, instead of its end of turn.
-_ENDS = ("<|endoftext|>", "<|end_of_text|>", "<|im_end|>", "<|eot_id|>", "<|eom_id|>")
+_ENDS = ("<|endoftext|>", "<|end_of_text|>", "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "</s>")
 # Of words, numbers, signs and blanks; how many digits stand together is what models differ in.
 _WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s"
@@ -31,33 +33,23 @@ _REMEDY = "take the model as a folder with tokenizer.json"
 
 
 def read_tokenizer(file: GGUFFile) -> Tokenizer:
-    kind, pre = file.get("tokenizer.ggml.model"), file.get("tokenizer.ggml.pre")
-    if kind is None:
-        raise TokenizerRefused(file.path, "tokenizer.ggml.model", "the file has no tokenizer", _REMEDY)
-    if kind != "gpt2":
-        what = f"tokenizer.ggml.model = {kind!r}"
-        raise TokenizerRefused(file.path, what, "only 'gpt2', byte-level BPE, is supported", _REMEDY)
-    if pre not in _PRE_TOKENIZERS:
-        what, why = f"tokenizer.ggml.pre = {pre!r}", f"only {', '.join(_PRE_TOKENIZERS)} are supported"
-        raise TokenizerRefused(file.path, what, why, _REMEDY)
+    _check_kind(file)
     tokens: list[str] = _need(file, "tokens")
     types: list[int] = _need(file, "token_type")
     if len(types) != len(tokens):
         what, why = f"{len(types)} tokenizer.ggml.token_type", f"there are {len(tokens)} tokens"
         raise TokenizerRefused(file.path, what, why, _REMEDY)
-    control = {token for token, kind in zip(tokens, types, strict=True) if kind == _CONTROL}
-    encoder = _build(tokens, _need(file, "merges"), pre)
-    encoder.add_special_tokens([_added(token, special=True) for token in tokens if token in control])
+    control = [token for token, kind in zip(tokens, types, strict=True) if kind == _CONTROL]
     own = [token for token, kind in zip(tokens, types, strict=True) if kind == _USER_DEFINED]
-    encoder.add_tokens([_added(token, special=False) for token in own])
+    encoder = _build(file, tokens, types)
+    encoder.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in control])
+    encoder.add_tokens([AddedToken(token, special=False, normalized=False) for token in own])
 
     ids = {name: file.get(f"tokenizer.ggml.{name}_token_id") for name in ("bos", "eos", "eot", "eom")}
     names = {
         f"{name}_token": _token(file, tokens, ids[name]) for name in ("bos", "eos") if ids[name] is not None
     }
-    # llama.cpp's default where the file does not say.
-    starts = file.get("tokenizer.ggml.add_bos_token")
-    if "bos_token" in names and (pre == "llama-bpe" if starts is None else starts):
+    if "bos_token" in names and _has_start(file):
         _start_with(encoder, names["bos_token"], ids["bos"])
     ends = {ids[name] for name in ("eos", "eot", "eom") if ids[name] is not None}
     ends |= {tokens.index(token) for token in _ENDS if token in control}
@@ -70,7 +62,40 @@ def read_tokenizer(file: GGUFFile) -> Tokenizer:
     )
 
 
-def _build(tokens: list[str], merges: list[str], pre: str) -> Encoder:
+def _check_kind(file: GGUFFile) -> None:
+    kind, pre = file.get("tokenizer.ggml.model"), file.get("tokenizer.ggml.pre")
+    if kind is None:
+        raise TokenizerRefused(file.path, "tokenizer.ggml.model", "the file has no tokenizer", _REMEDY)
+    if kind not in (_BYTE_LEVEL, _SENTENCEPIECE):
+        what = f"tokenizer.ggml.model = {kind!r}"
+        why = f"only {_BYTE_LEVEL!r}, byte-level BPE, and {_SENTENCEPIECE!r}, SentencePiece, are supported"
+        raise TokenizerRefused(file.path, what, why, _REMEDY)
+    if kind == _BYTE_LEVEL and pre not in _PRE_TOKENIZERS:
+        what, why = f"tokenizer.ggml.pre = {pre!r}", f"only {', '.join(_PRE_TOKENIZERS)} are supported"
+        raise TokenizerRefused(file.path, what, why, _REMEDY)
+
+
+def _build(file: GGUFFile, tokens: list[str], types: list[int]) -> Encoder:
+    if file.get("tokenizer.ggml.model") == _BYTE_LEVEL:
+        return _build_byte_level(tokens, _need(file, "merges"), file.get("tokenizer.ggml.pre"))
+    scores: list[float] = _need(file, "scores")
+    if len(scores) != len(tokens):
+        what, why = f"{len(scores)} tokenizer.ggml.scores", f"there are {len(tokens)} tokens"
+        raise TokenizerRefused(file.path, what, why, _REMEDY)
+    has_prefix = file.get("tokenizer.ggml.add_space_prefix")
+    return build_sentencepiece(tokens, scores, types, has_prefix=has_prefix is None or has_prefix)
+
+
+def _has_start(file: GGUFFile) -> bool:
+    """Whether a text begins with a token of its own; llama.cpp's default where the file does not say."""
+    stated = file.get("tokenizer.ggml.add_bos_token")
+    if stated is not None:
+        return bool(stated)
+    kind, pre = file.get("tokenizer.ggml.model"), file.get("tokenizer.ggml.pre")
+    return bool(kind == _SENTENCEPIECE or pre == "llama-bpe")
+
+
+def _build_byte_level(tokens: list[str], merges: list[str], pre: str) -> Encoder:
     pairs = [(left, right) for left, right in (merge.split(" ") for merge in merges)]
     vocabulary = {token: index for index, token in enumerate(tokens)}
     # Llama 3 takes a whole word that is a token as it is, whatever the merges would make of it.
@@ -93,10 +118,6 @@ def _start_with(encoder: Encoder, token: str, token_id: int) -> None:
     encoder.post_processor = processors.TemplateProcessing(
         single=[token, "$A"], pair=[token, "$A", "$B"], special_tokens=[(token, token_id)]
     )
-
-
-def _added(token: str, *, special: bool) -> AddedToken:
-    return AddedToken(token, special=special, normalized=False)
 
 
 def _need(file: GGUFFile, name: str) -> Any:

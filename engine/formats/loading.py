@@ -50,12 +50,16 @@ def _load_layer(files: ModelFiles, index: int, dtype: torch.dtype) -> LayerWeigh
     def read(name: str) -> torch.Tensor:
         return _read(files, layer_name(index, name), dtype)
 
+    def stack(names: tuple[str, ...], kind: str) -> torch.Tensor:
+        """One below the other, which copies them."""
+        return torch.cat([files.read_tensor(layer_name(index, f"{name}.{kind}")).to(dtype) for name in names])
+
     def join(*names: str) -> torch.Tensor:
         """`[out, in]` matrices side by side as one `[in, sum of out]`."""
-        return torch.cat([read(f"{name}.weight") for name in names]).t().contiguous()
+        return stack(names, "weight").t().contiguous()
 
     def join_biases(there: bool, *names: str) -> torch.Tensor | None:
-        return torch.cat([read(f"{name}.bias") for name in names]) if there else None
+        return stack(names, "bias") if there else None
 
     def join_norms() -> torch.Tensor:
         query = read("self_attn.q_norm.weight").expand(config.heads, -1)

@@ -15,8 +15,8 @@ from engine.refused import ModelRefused, TokenizerRefused
 from tests.engine.folders import draw_tensors, write_config, write_folder
 
 INDEX = "model.safetensors.index.json"
-QWEN3 = {"architectures": ["Qwen3ForCausalLM"]}
-MISTRAL = {"architectures": ["MistralForCausalLM"]}
+QWEN3: dict[str, Any] = {"architectures": ["Qwen3ForCausalLM"]}
+MISTRAL: dict[str, Any] = {"architectures": ["MistralForCausalLM"]}
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_a_window_as_long_as_the_context_is_none(tmp_path):
     Folder(write_folder(tmp_path, **MISTRAL, sliding_window=256))
     Folder(write_folder(tmp_path, **MISTRAL, sliding_window=None))
     # What Qwen's configs say of a window counts only with the flag.
-    qwen2 = {"architectures": ["Qwen2ForCausalLM"], "sliding_window": 64}
+    qwen2: dict[str, Any] = {"architectures": ["Qwen2ForCausalLM"], "sliding_window": 64}
     with pytest.raises(ModelRefused, match=r"q_proj\.bias.*are missing"):
         Folder(write_folder(tmp_path, **qwen2))
 
@@ -169,7 +169,9 @@ def test_pickled_weights_are_not_read(tmp_path):
 
 
 def test_paths_that_name_no_model_are_refused(tmp_path):
-    with pytest.raises(ModelNotFoundError, match=r"no such file or folder; remedy: .*smollm2, tiny"):
+    with pytest.raises(
+        ModelNotFoundError, match=r"there is no such model, file or folder; remedy: .*smollm2, tiny"
+    ):
         open_model(str(tmp_path / "none"))
     with pytest.raises(ModelRefused, match=r"config\.json: there is no such file"):
         open_model(str(tmp_path))
