@@ -24,8 +24,10 @@ class Batch:
     positions: torch.Tensor
     # int64[tokens]: where its KV goes, `frame * block_tokens + offset`.
     slot_mapping: torch.Tensor
-    # int64[sequences]: new tokens of each sequence; they sum to `tokens`.
-    query_lens: torch.Tensor
+    # int64[sequences + 1]: where each sequence's new tokens begin; the last is `tokens`.
+    query_starts: torch.Tensor
+    # The most new tokens of a sequence, known on the host.
+    query_len_max: int
     # int64[sequences]: tokens of each context, the new ones included.
     context_lens: torch.Tensor
     # The largest of `context_lens`, known on the host.
@@ -36,7 +38,7 @@ class Batch:
     @property
     def is_decode(self) -> bool:
         """One new token a sequence. (A prefill chunk of a single token is the same work.)"""
-        return self.token_ids.shape == self.query_lens.shape
+        return self.query_len_max == 1
 
     @classmethod
     def prefill(
@@ -90,12 +92,14 @@ class Batch:
         if positions.min() < 0 or context_len_max > room:
             raise ValueError(f"positions {positions.min()}..{positions.max()}, but frames for {room} tokens")
         frames = block_tables[rows, positions // block_tokens].astype(np.int64)
+        ends = np.cumsum(query_lens)
         return cls(
             token_ids=torch.from_numpy(token_ids),
             positions=torch.from_numpy(positions),
             slot_mapping=torch.from_numpy(frames * block_tokens + positions % block_tokens),
-            query_lens=torch.from_numpy(query_lens),
-            context_lens=torch.from_numpy(positions[np.cumsum(query_lens) - 1] + 1),
+            query_starts=torch.from_numpy(np.concatenate(([0], ends))),
+            query_len_max=int(query_lens.max()),
+            context_lens=torch.from_numpy(positions[ends - 1] + 1),
             context_len_max=context_len_max,
             block_tables=torch.from_numpy(block_tables),
         )

@@ -12,7 +12,8 @@ from torch.nn.functional import linear, rms_norm, silu
 from engine.batch import Batch
 from engine.rope import inverse_frequencies
 from engine.weights import LayerWeights, Weights
-from kernels.paged_attention import paged_decode_attention, paged_prefill_attention
+from kernels.paged_attention_decode import paged_attention_decode
+from kernels.paged_attention_prefill import paged_attention_prefill
 from kernels.store_kv import store_kv
 
 __all__ = ["Llama"]
@@ -46,7 +47,7 @@ class Llama:
             normed = self._norm(hidden, layer.attention_norm)
             hidden += self._attend(normed, layer, batch, pool[:, index], cos, sin)
             hidden += _mlp(self._norm(hidden, layer.mlp_norm), layer)
-        last = hidden[batch.query_lens.cumsum(0) - 1]
+        last = hidden[batch.query_starts[1:] - 1]
         return linear(self._norm(last, weights.final_norm), weights.output).float()
 
     def _attend(
@@ -66,11 +67,18 @@ class Llama:
         query, key = rotated[:, : config.heads], rotated[:, config.heads :]
         store_kv(kv_layer, batch.slot_mapping, key, qkv[:, heads:])
         if batch.is_decode:
-            attended = paged_decode_attention(
+            attended = paged_attention_decode(
                 query, kv_layer, batch.block_tables, batch.context_lens, batch.context_len_max
             )
         else:
-            attended = paged_prefill_attention(query, kv_layer, batch.block_tables[0], batch.context_len_max)
+            attended = paged_attention_prefill(
+                query,
+                kv_layer,
+                batch.block_tables,
+                batch.query_starts,
+                batch.context_lens,
+                batch.query_len_max,
+            )
         return _project(attended.flatten(1), layer.attention_output, layer.attention_output_bias)
 
     def _norm(self, hidden: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:

@@ -11,6 +11,7 @@ Tests: tests/kernels/test_layout.py.
 
 import hashlib
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -92,8 +93,13 @@ class KVLayout:
         SHA-256 over tagged fields, each preceded by its length, so that no two lists of fields run together
         into the same bytes.
         """
+        return self.fingerprint_of(model_digest, self.description())
+
+    @staticmethod
+    def fingerprint_of(model_digest: bytes, description: Mapping[str, str]) -> bytes:
+        """The fingerprint of any such description."""
         digest = hashlib.sha256()
-        fields = {"model": model_digest} | {name: text.encode() for name, text in self.description().items()}
+        fields = {"model": model_digest} | {name: text.encode() for name, text in description.items()}
         for part in (_FINGERPRINT_TAG, *(part for item in fields.items() for part in item)):
             raw = part.encode() if isinstance(part, str) else part
             digest.update(len(raw).to_bytes(8, "little"))

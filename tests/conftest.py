@@ -40,6 +40,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--crash-points", type=int, default=6, help="processes that are killed with SIGKILL")
     parser.addoption("--power-losses", type=int, default=120, help="losses of power that are replayed")
     parser.addoption("--fault-seeds", type=int, default=2, help="devices that fail, each in its own way")
+    # `make soak` asks for all of them; a spread runs with all tests.
+    parser.addoption("--kernel-grid", action="store_true", help="interpret kernels at all shapes")
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -1,0 +1,95 @@
+"""What is wrong with an argument: told by its name, with what was given and what to do, before anything runs.
+
+Only what the host knows is looked at: types, shapes, strides, devices. What stands in a tensor (a slot
+outside the pool, a frame number) is not, since a GPU would have to be waited for.
+"""
+
+from collections.abc import Sequence
+
+import torch
+
+__all__ = ["INDEX_TYPES", "KV_TYPES", "KernelArgumentError", "check_kv_layer", "check_tensor", "refuse"]
+
+KV_TYPES = (torch.float32, torch.float16, torch.bfloat16)
+INDEX_TYPES = (torch.int32, torch.int64)
+HEAD_DIM_MAX = 256
+
+
+class KernelArgumentError(ValueError):
+    """An argument that an operation can't take; nothing was launched and nothing was written."""
+
+
+def refuse(operation: str, name: str, found: object, wanted: str, remedy: str) -> KernelArgumentError:
+    """The error to raise: which argument of which operation, what it is, what it must be, what helps."""
+    return KernelArgumentError(f"{operation}: {name} is {found}, but must be {wanted}; remedy: {remedy}")
+
+
+def check_tensor(
+    operation: str,
+    name: str,
+    tensor: torch.Tensor,
+    *,
+    shape: Sequence[int | None],
+    dtypes: Sequence[torch.dtype],
+    device: torch.device,
+    dense_axes: int = 0,
+) -> None:
+    """Raises KernelArgumentError unless `tensor` has this shape (None: any size), one of these types, this
+    device, and its last `dense_axes` axes without gaps."""
+    if tensor.dtype not in dtypes:
+        wanted = " or ".join(_name(each) for each in dtypes)
+        raise refuse(operation, name, _describe(tensor), wanted, f"{name}.to(torch.{_name(dtypes[-1])})")
+    if tensor.dim() != len(shape) or any(
+        wanted is not None and size != wanted for size, wanted in zip(tensor.shape, shape, strict=True)
+    ):
+        sizes = ", ".join("any" if each is None else str(each) for each in shape)
+        raise refuse(operation, name, _describe(tensor), f"of shape [{sizes}]", "pass it in that shape")
+    if tensor.device != device:
+        raise refuse(operation, name, f"on {tensor.device}", f"on {device}", f"{name}.to({str(device)!r})")
+    if not _is_dense(tensor, dense_axes):
+        raise refuse(
+            operation,
+            name,
+            f"{_describe(tensor)} with strides {list(tensor.stride())}",
+            f"contiguous in its last {dense_axes} axes",
+            f"{name}.contiguous(), or a view that keeps these axes whole",
+        )
+
+
+def check_kv_layer(operation: str, kv_layer: torch.Tensor) -> None:
+    """One layer of a pool: dtype[frames, 2, block_tokens, kv_heads, head_dim], its three last axes dense."""
+    check_tensor(
+        operation,
+        "kv_layer",
+        kv_layer,
+        shape=(None, 2, None, None, None),
+        dtypes=KV_TYPES,
+        device=kv_layer.device,
+        dense_axes=3,
+    )
+    if not 1 <= kv_layer.shape[4] <= HEAD_DIM_MAX:
+        raise refuse(
+            operation,
+            "kv_layer",
+            _describe(kv_layer),
+            f"of a head_dim from 1 to {HEAD_DIM_MAX}",
+            "another kernel is needed for heads of that size",
+        )
+
+
+def _is_dense(tensor: torch.Tensor, axes: int) -> bool:
+    expected = 1
+    for axis in range(-1, -axes - 1, -1):
+        size = tensor.shape[axis]
+        if size != 1 and tensor.stride(axis) != expected:
+            return False
+        expected *= size
+    return True
+
+
+def _describe(tensor: torch.Tensor) -> str:
+    return f"{_name(tensor.dtype)}{list(tensor.shape)}"
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
