@@ -53,7 +53,7 @@ class Engine:
     ) -> None:
         """Attaches. `digests`: to prove that blocks keep their bytes; it remembers all that were committed.
 
-        `attach_seconds`: how long a service may be away before that is an error.
+        `attach_seconds`: how long a service may be away before that is an error; it may be set later too.
         """
         self.attachments = 0
         self._digests = digests

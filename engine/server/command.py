@@ -57,7 +57,7 @@ def serve(
     api_key_file: Annotated[
         Path | None, typer.Option(help="File with the key that requests have to bring, of mode 0600.")
     ] = None,
-    running_max: Annotated[int, typer.Option(min=1, help="Sequences computed at once.")] = 16,
+    running_max: Annotated[int, typer.Option(min=1, max=1024, help="Sequences computed at once.")] = 16,
     answers_at_once: Annotated[
         int, typer.Option(help="Answers under way or waiting; beyond that requests get status 429.")
     ] = DEFAULT.answers_at_once,

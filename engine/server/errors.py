@@ -37,6 +37,7 @@ class ApiError(Exception):
     ) -> None:
         self.status = status
         self.headers = headers or {}
+        message, param = _sendable(message), param and _sendable(param)
         error = {"message": message, "type": kind, "param": param, "code": code}
         self.body: dict[str, Any] = {"error": error}
         super().__init__(message)
@@ -101,3 +102,8 @@ def not_served() -> ApiError:
     headers = {"Retry-After": str(RETRY_SECONDS)}
     message = "The server is stopping, or its engine has failed."
     return ApiError(503, message, kind="server_error", code="not_serving", headers=headers)
+
+
+def _sendable(text: str) -> str:
+    """What a client has named may hold half of a surrogate pair, which UTF-8 has no bytes for."""
+    return text.encode("utf-8", "replace").decode()

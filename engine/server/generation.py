@@ -104,6 +104,7 @@ class Generation:
         if isinstance(prompt, list):
             return _Prompt("", _check_tokens(prompt, self._shop.words.vocab_size))
         text = prompt if isinstance(prompt, str) else await self._render(prompt.messages)
+        _check_text(text, self._asked.field)
         pieces = self._shop.sessions.split(self._asked.parameters.session, text)
         tokens = await asyncio.to_thread(_join, self._shop.words, pieces)
         if not tokens:
@@ -171,6 +172,13 @@ def _check_tokens(tokens: list[int], vocab_size: int) -> list[int]:
     if min(tokens) < 0 or max(tokens) >= vocab_size:
         raise invalid(f"A prompt's tokens must be from 0 to {vocab_size - 1}.", "prompt", "invalid_value")
     return tokens
+
+
+def _check_text(text: str, field: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise invalid(f"{field} must be text that UTF-8 can hold.", field, "invalid_value") from None
 
 
 def _to_error(news: News, seconds: float) -> ApiError:

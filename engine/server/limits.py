@@ -4,6 +4,9 @@ from dataclasses import dataclass, fields
 
 __all__ = ["Limits"]
 
+# A Fork takes 64 children.
+CHOICES_END = 65
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
@@ -37,6 +40,8 @@ class Limits:
             value = getattr(self, field.name)
             if not value > 0:
                 raise ValueError(f"{field.name} must be above 0, not {value}")
+        if self.choices > CHOICES_END:
+            raise ValueError(f"choices must be at most {CHOICES_END}: so many may share one prompt's blocks")
         if self.choices > self.answers_at_once:
             raise ValueError(
                 f"choices ({self.choices}) must not be more than answers_at_once ({self.answers_at_once})"

@@ -5,9 +5,11 @@ leaves the service. A second signal does not wait for them. Tests: tests/engine/
 """
 
 import asyncio
+import math
 import signal
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -24,7 +26,7 @@ from engine.server.loading import Loaded
 from engine.server.metrics import Metrics
 from engine.server.protocol import protocol_with
 from engine.server.sessions import SessionTokens
-from kvstore.client import Client
+from kvstore.client import Client, ServiceLost
 
 __all__ = ["Options", "Server"]
 
@@ -90,6 +92,8 @@ class Server:
         try:
             self.bridge.start()
         except BaseException:
+            self.stop()
+            self.bridge.close()
             self._socket.close()
             raise
         host, port = self._socket.getsockname()[:2]
@@ -110,17 +114,26 @@ class Server:
         self._http.should_exit = True
 
     def _open_engine(self) -> Engine:
+        """Tries until the service is there, for some time, or until the server is stopped."""
         options = self._options
-        engine = Engine(
-            self._loaded.model,
-            Client(options.kvstore),
-            block_tokens=options.block_tokens,
-            running_max=options.running_max,
-            attach_seconds=options.attach_seconds,
-        )
-        # From now on requests end by their own time, and the server outlives its service.
-        engine.attach_seconds = float("inf")
-        return engine
+        deadline = time.monotonic() + options.attach_seconds
+        while True:
+            client = Client(options.kvstore)
+            try:
+                engine = Engine(
+                    self._loaded.model,
+                    client,
+                    block_tokens=options.block_tokens,
+                    running_max=options.running_max,
+                    attach_seconds=0.0,
+                )
+                # From now on requests end by their own time, and the server outlives its service.
+                engine.attach_seconds = math.inf
+                return engine
+            except ServiceLost:
+                client.close()
+                if self._http.should_exit or time.monotonic() >= deadline:
+                    raise
 
 
 class _HttpServer(uvicorn.Server):

@@ -96,7 +96,7 @@ def _found(session: _Session, text: str) -> list[_Answer]:
         if end > len(text):
             break
         # One pass over the text, however many answers there are.
-        hasher.update(_to_bytes(text[hashed:end]))
+        hasher.update(text[hashed:end].encode())
         hashed = end
         if hasher.digest() == answer.digest:
             found.append(answer)
@@ -104,9 +104,4 @@ def _found(session: _Session, text: str) -> list[_Answer]:
 
 
 def _digest(text: str) -> bytes:
-    return hashlib.sha256(_to_bytes(text)).digest()
-
-
-def _to_bytes(text: str) -> bytes:
-    # JSON can bring half of a surrogate pair, which UTF-8 has no bytes for.
-    return text.encode("utf-8", "surrogatepass")
+    return hashlib.sha256(text.encode()).digest()

@@ -11,6 +11,8 @@ __all__ = ["TextStream"]
 
 # What bytes that are no character are decoded to.
 REPLACEMENT = "\ufffd"
+# A character has four bytes at most, and a token one at least, unless it is a control token.
+WINDOW_TOKENS, TAIL_TOKENS = 64, 16
 
 
 class TextStream:
@@ -39,7 +41,12 @@ class TextStream:
             self._given = len(self._decode(self._window))
             return increment
         # The last one may still become a character; those before it are what they are.
-        return self._give(text[:-1])
+        increment = self._give(text[:-1])
+        if len(self._window) > WINDOW_TOKENS:
+            # Bytes that are no text at all, for long: what may still become a character is at the end.
+            self._window = self._window[-TAIL_TOKENS:]
+            self._given = len(self._decode(self._window)) - 1
+        return increment
 
     def end(self) -> str:
         """What was held back, as it is."""

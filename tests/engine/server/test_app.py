@@ -110,6 +110,16 @@ def test_bodies_that_are_not_taken(small, content, headers, status):
     error_of(response)
 
 
+@pytest.mark.parametrize(
+    "changes", [{"model": "\ud800"}, {"messages": [{"role": "user", "content": "\ud800"}]}, {"\ud800": 1}]
+)
+def test_half_a_surrogate_pair_is_no_text(small, changes):
+    body = json.dumps({"model": "tiny", "messages": HELLO, **changes})
+    response = post(small, content=body, headers={"content-type": "application/json"})
+    assert response.status_code in (400, 404)
+    error_of(response)
+
+
 def test_paths_and_methods_that_are_not_there(small):
     assert error_of(httpx.get(small.url + "/v2"))["message"] == "Not Found: GET /v2"
     response = httpx.get(small.url + "/v1/chat/completions")

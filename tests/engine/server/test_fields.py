@@ -148,5 +148,7 @@ def test_without_a_seed_each_request_has_its_own():
 def test_limits_are_checked_by_name():
     with pytest.raises(ValueError, match="body_bytes must be above 0"):
         Limits(body_bytes=0)
+    with pytest.raises(ValueError, match="at most 65"):
+        Limits(choices=66, answers_at_once=100)
     with pytest.raises(ValueError, match="choices"):
         Limits(choices=9, answers_at_once=8)

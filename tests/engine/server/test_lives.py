@@ -94,7 +94,12 @@ def test_a_request_over_its_time_ends_with_an_error(server, client, is_streamed)
 def test_a_request_that_is_late_before_it_begins_is_an_http_error(server, client, monkeypatch):
     words = type(server.server.workshop.words)
     encode = words.encode
-    monkeypatch.setattr(words, "encode", lambda *told: (time.sleep(0.01), encode(*told))[1])
+
+    def late(*told):
+        time.sleep(0.01)
+        return encode(*told)
+
+    monkeypatch.setattr(words, "encode", late)
     asked = {**LONG, "messages": HELLO, "stream": True, "extra_body": {"timeout_seconds": 0.001}}
     with pytest.raises(openai.InternalServerError) as caught:
         client.chat.completions.create(**asked)

@@ -44,6 +44,14 @@ def test_tokens_at_random_give_what_decode_gives(words, seed):
     assert "".join(pieces_of(words, ids)) == words.decode(ids)
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_bytes_that_are_no_text_for_long_give_what_decode_gives(seed):
+    words, draw = TinyWords(), random.Random(seed)
+    ids = [draw.choice([0x80, 0xBF, 0xC3, 0xE6, 0xF0]) for _ in range(400)]
+    ids += "東京".encode()
+    assert "".join(pieces_of(words, ids)) == words.decode(ids)
+
+
 def test_bytes_that_never_become_a_character_come_out_at_the_end():
     words = TinyWords()
     stream = TextStream(words.decode)
