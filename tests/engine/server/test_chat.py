@@ -1,6 +1,10 @@
 """Chat completions as the official client sees them, over the real service."""
 
+import re
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -8,6 +12,7 @@ from engine.plain import answer_plainly
 from engine.server.loading import Loaded
 from kvstore.client import Client
 
+README = Path(__file__).parents[3] / "README.md"
 USER = {"role": "user", "content": "tell me of the north sea, and of the rain there"}
 ASKED = {"model": "tiny", "messages": [USER], "max_tokens": 24}
 
@@ -137,3 +142,17 @@ def test_one_answer_may_stop_while_others_go_on(client):
     stopped = client.chat.completions.create(**asked, stop=stop)
     assert text_of(stopped) == [free[0], free[1][: free[1].index(stop)], free[2]]
     assert [choice.finish_reason for choice in stopped.choices] == ["length", "stop", "length"]
+
+
+def test_the_readmes_example_runs_and_finds_its_first_turn(server):
+    [code] = [
+        each for each in re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL) if "OpenAI" in each
+    ]
+    for before, after in (("http://127.0.0.1:8000", server.url), ("smollm2", "tiny")):
+        assert before in code
+        code = code.replace(before, after)
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60)
+    assert run.returncode == 0, run.stderr
+    told = re.findall(r"(\d+) of (\d+) tokens were cached", run.stdout.decode(errors="replace"))
+    first, second = [(int(cached), int(prompt)) for cached, prompt in told]
+    assert 0 < first[1] // 16 * 16 < second[0] < second[1]
