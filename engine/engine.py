@@ -53,7 +53,7 @@ class Engine:
     ) -> None:
         """Attaches. `digests`: to prove that blocks keep their bytes; it remembers all that were committed.
 
-        `attach_seconds`: how long a service may be away before that is an error.
+        `attach_seconds`: how long a service may be away before that is an error; it may be set later too.
         """
         self.attachments = 0
         self._digests = digests
@@ -165,6 +165,9 @@ class Engine:
     def _attach(self) -> bool:
         """Tries once, and pauses where that fails; raises when it has failed for too long."""
         try:
+            if self.attachments:
+                # Fails at once where nobody is there; an Attach would try for seconds, and nothing else done.
+                self._client.operator.usage()
             self._client.attach(self._layout, build=BUILD)
         except (ServiceLost, Refused) as error:
             passes = isinstance(error, ServiceLost) or (self.attachments and error.reason in PASSING)

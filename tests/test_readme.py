@@ -23,7 +23,9 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 
 def run_example(service: Service, *changes: tuple[str, str]) -> str:
-    [code] = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+    [code] = [
+        each for each in re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL) if "Layout" in each
+    ]
     code = code.replace("Client()", f'Client("{service.socket}")')
     for before, after in changes:
         assert before in code

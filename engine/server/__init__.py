@@ -1,0 +1,1 @@
+"""The reference engine as a server that speaks OpenAI's HTTP API."""

@@ -1,0 +1,202 @@
+"""The `kvstore-engine` program: flags in, checked options out, and the server run on them."""
+
+import ipaddress
+import logging
+import os
+import signal
+import stat
+import sys
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, NoReturn
+
+import torch
+import typer
+
+from engine.checkpoint import ModelNotFoundError
+from engine.models import MODEL_NAMES
+from engine.server.limits import Limits
+from engine.server.loading import load
+from engine.server.own_service import ServiceFailed, own_service
+from engine.server.serving import Options, Server
+from kvstore.client import ClientError
+
+__all__ = ["main"]
+
+EXIT_FAILED, EXIT_REFUSED = 1, 2
+DEFAULT = Limits()
+
+app = typer.Typer(
+    name="kvstore-engine",
+    help="The reference engine: a model over kvstore.",
+    no_args_is_help=True,
+    add_completion=False,
+    # A bug shows Python's own traceback; values of variables may be prompts.
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback()
+def _program() -> None:
+    """With a callback a single command keeps its name."""
+
+
+@app.command()
+def serve(
+    model: Annotated[str, typer.Option(help=f"One of: {', '.join(MODEL_NAMES)}.")] = "smollm2",
+    kvstore: Annotated[
+        str, typer.Option(help="The service's socket, a path or unix:PATH. Default: this user's.")
+    ] = "",
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; one that others reach needs --api-key-file.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free.")] = 8000,
+    api_key_file: Annotated[
+        Path | None, typer.Option(help="File with the key that requests have to bring, of mode 0600.")
+    ] = None,
+    running_max: Annotated[int, typer.Option(min=1, max=1024, help="Sequences computed at once.")] = 16,
+    answers_at_once: Annotated[
+        int, typer.Option(help="Answers under way or waiting; beyond that requests get status 429.")
+    ] = DEFAULT.answers_at_once,
+    choices: Annotated[int, typer.Option(help="Answers of one request (n).")] = DEFAULT.choices,
+    answer_tokens: Annotated[int, typer.Option(help="Tokens of an answer.")] = DEFAULT.answer_tokens,
+    body_bytes: Annotated[int, typer.Option(help="Bytes of a request's body.")] = DEFAULT.body_bytes,
+    messages: Annotated[int, typer.Option(help="Messages of a conversation.")] = DEFAULT.messages,
+    connections: Annotated[int, typer.Option(help="Connections at once.")] = DEFAULT.connections,
+    session_tokens: Annotated[
+        int, typer.Option(help="Tokens of answers that are remembered for all sessions together.")
+    ] = DEFAULT.session_tokens,
+    request_seconds: Annotated[
+        float, typer.Option(help="Until a request is done; it may ask for less.")
+    ] = DEFAULT.request_seconds,
+    stop_seconds: Annotated[
+        float, typer.Option(help="For answers under way when the server is told to stop.")
+    ] = DEFAULT.stop_seconds,
+    attach_seconds: Annotated[
+        float, typer.Option(help="For how long the service may be away when the server starts.")
+    ] = 60.0,
+    threads: Annotated[int, typer.Option(min=1, help="Threads of the model.")] = 2,
+    own: Annotated[
+        bool, typer.Option("--own-service", help="Start a kvstore service too, and end it at the end.")
+    ] = False,
+    folder: Annotated[
+        Path | None,
+        typer.Option(help="Of --own-service: its folder, which stays. Default: a temporary one."),
+    ] = None,
+    gpu: Annotated[str, typer.Option(help="Of --own-service: its GPU tier.")] = "1GiB",
+    cpu: Annotated[str, typer.Option(help="Of --own-service: its CPU tier.")] = "1GiB",
+    disk_bytes: Annotated[str, typer.Option(help="Of --own-service: its disk tier.")] = "4GiB",
+) -> None:
+    """Answer OpenAI's HTTP API until SIGTERM or Ctrl-C."""
+    if model not in MODEL_NAMES:
+        _refuse("--model", model, f"there is no such model; there are {', '.join(MODEL_NAMES)}")
+    key = _read_key(api_key_file)
+    _check_host(host, has_key=bool(key))
+    if own and kvstore:
+        _refuse("--kvstore", kvstore, "with --own-service the service is its own")
+    try:
+        limits = Limits(
+            body_bytes=body_bytes,
+            messages=messages,
+            choices=choices,
+            answer_tokens=answer_tokens,
+            answers_at_once=answers_at_once,
+            connections=connections,
+            session_tokens=session_tokens,
+            request_seconds=request_seconds,
+            stop_seconds=stop_seconds,
+        )
+    except ValueError as error:
+        _fail(str(error), EXIT_REFUSED)
+    options = Options(
+        model=model,
+        kvstore=kvstore,
+        host=host,
+        port=port,
+        api_key=key,
+        running_max=running_max,
+        attach_seconds=attach_seconds,
+        limits=limits,
+    )
+    torch.set_num_threads(threads)
+    service = own_service(folder, ["--gpu", gpu, "--cpu", cpu, "--disk-bytes", disk_bytes])
+    _run(options, service if own else nullcontext(kvstore))
+
+
+def _run(options: Options, service: AbstractContextManager[str]) -> None:
+    # Until the server takes the signals itself; as Ctrl-C does, this ends what was started.
+    signal.signal(signal.SIGTERM, _interrupt)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+    os.umask(0o077)
+    try:
+        with service as address:
+            server = Server(replace(options, kvstore=address), load(options.model))
+            _show(server.start(), options.model, has_key=bool(options.api_key))
+            is_good = server.serve()
+    except (ClientError, ServiceFailed, ModelNotFoundError, ValueError, OSError) as error:
+        _fail(str(error), EXIT_FAILED)
+    if not is_good:
+        raise typer.Exit(EXIT_FAILED)
+
+
+def main() -> None:
+    try:
+        app()
+    except KeyboardInterrupt:
+        _fail("stopped before it was ready", EXIT_FAILED)
+
+
+def _show(url: str, model: str, *, has_key: bool) -> None:
+    key = '-H "Authorization: Bearer $KEY" ' if has_key else ""
+    message = f'{{"model":"{model}","messages":[{{"role":"user","content":"Hello!"}}]}}'
+    print(f"Serving {model} on {url}/v1 (Ctrl-C stops). Try:")
+    print(
+        f"  curl {url}/v1/chat/completions {key}-H 'Content-Type: application/json' -d '{message}'",
+        flush=True,
+    )
+
+
+def _read_key(path: Path | None) -> str:
+    """The key, which is never shown; refused where it is none, or others may read it."""
+    if path is None:
+        return ""
+    try:
+        mode = path.stat().st_mode
+        key = path.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        _refuse("--api-key-file", str(path), f"it can't be read: {error.__class__.__name__}")
+    if stat.S_IMODE(mode) & 0o077:
+        _refuse("--api-key-file", str(path), f"others may read it; remedy: chmod 600 {path}")
+    if len(key) < 16 or not key.isprintable() or " " in key:
+        _refuse("--api-key-file", str(path), "a key is one line of at least 16 printable characters")
+    return key
+
+
+def _check_host(host: str, *, has_key: bool) -> None:
+    try:
+        is_loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        _refuse("--host", host, "it is no IP address")
+    if not is_loopback and not has_key:
+        _refuse("--host", host, "whoever reaches it could use the model; remedy: add --api-key-file")
+
+
+def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def _refuse(flag: str, value: str, why: str) -> NoReturn:
+    _fail(f"{flag} {value}: {why}", EXIT_REFUSED)
+
+
+def _fail(message: str, status: int) -> NoReturn:
+    print(f"kvstore-engine: {message}", file=sys.stderr)
+    raise SystemExit(status)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,150 @@
+"""What both endpoints are asked in the same words: how to choose tokens, how many, and when to stop.
+
+What OpenAI's API has and this server has not is refused by name, unless it is set to what changes nothing.
+Tests: tests/engine/server/test_fields.py.
+"""
+
+import secrets
+from dataclasses import dataclass
+from typing import Any
+
+from engine.sampling import Sampling
+from engine.server.errors import invalid
+from engine.server.fields import Fields
+from engine.server.limits import Limits
+
+__all__ = ["Parameters", "read_parameters"]
+
+SEED_END = 1 << 63
+# Bytes in UTF-8, as the store has it.
+SESSION_BYTES_MAX = 256
+# Of no effect on an answer here.
+IGNORED = (
+    "metadata",
+    "store",
+    "service_tier",
+    "safety_identifier",
+    "prompt_cache_key",
+    "parallel_tool_calls",
+)
+# Values that ask for nothing.
+NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "audio": (),
+    "echo": (False,),
+    "frequency_penalty": (0,),
+    "function_call": ("none", "auto"),
+    "functions": ([],),
+    "logit_bias": ({},),
+    "logprobs": (False,),
+    "modalities": (["text"],),
+    "prediction": (),
+    "presence_penalty": (0,),
+    "reasoning_effort": (),
+    "response_format": ({"type": "text"},),
+    "suffix": ("",),
+    "tool_choice": ("none", "auto"),
+    "tools": ([],),
+    "top_logprobs": (0,),
+    "verbosity": (),
+    "web_search_options": (),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameters:
+    model: str
+    sampling: Sampling
+    # Answers to each prompt.
+    samples: int
+    # 0: as many as there is room for.
+    answer_tokens: int
+    stops: tuple[str, ...]
+    is_streamed: bool
+    # Whether a stream ends with what it has used.
+    tells_usage: bool
+    # The conversation whose tokens are kept; empty: none.
+    session: str
+    seconds: float
+
+
+def read_parameters(fields: Fields, limits: Limits) -> Parameters:
+    """Takes all that is common out of the fields, and refuses what is left."""
+    model = fields.text("model")
+    if not model:
+        raise invalid("You must provide a model parameter.", "model", "missing_parameter")
+    samples = fields.integer("n", 1, least=1, most=limits.choices)
+    if fields.integer("best_of", samples, least=1, most=limits.choices) != samples:
+        raise invalid("best_of is supported only where it is n.", "best_of", "unsupported_parameter")
+    is_streamed = fields.flag("stream")
+    options = fields.nested("stream_options")
+    tells_usage = options.flag("include_usage")
+    options.flag("include_obfuscation")
+    options.end()
+    parameters = Parameters(
+        model=model,
+        sampling=Sampling(
+            temperature=fields.number("temperature", 1.0, least=0.0, most=2.0),
+            top_p=max(fields.number("top_p", 1.0, least=0.0, most=1.0), 1e-9),
+            seed=fields.integer("seed", secrets.randbelow(SEED_END), least=-SEED_END, most=SEED_END - 1),
+        ),
+        samples=samples,
+        answer_tokens=_answer_tokens(fields, limits),
+        stops=_stops(fields, limits),
+        is_streamed=is_streamed,
+        tells_usage=is_streamed and tells_usage,
+        session=_session(fields),
+        seconds=fields.number(
+            "timeout_seconds", limits.request_seconds, least=0.001, most=limits.request_seconds
+        ),
+    )
+    _refuse_unsupported(fields)
+    fields.end()
+    return parameters
+
+
+def _answer_tokens(fields: Fields, limits: Limits) -> int:
+    """The older name and the newer one of the same number."""
+    named = 0
+    for name in ("max_tokens", "max_completion_tokens"):
+        if name in fields:
+            named = fields.integer(name, 1, least=1, most=limits.answer_tokens)
+    return named
+
+
+def _session(fields: Fields) -> str:
+    session = fields.text("session", fields.text("user"))
+    try:
+        length = len(session.encode())
+    except UnicodeEncodeError:
+        raise invalid("session must be text that UTF-8 can hold.", "session", "invalid_value") from None
+    if length > SESSION_BYTES_MAX:
+        raise invalid(
+            f"session, or user, may have at most {SESSION_BYTES_MAX} bytes in UTF-8.",
+            "session",
+            "invalid_value",
+        )
+    return session
+
+
+def _stops(fields: Fields, limits: Limits) -> tuple[str, ...]:
+    value = fields.take("stop", [])
+    strings = [value] if isinstance(value, str) else value
+    if not isinstance(strings, list) or not all(isinstance(each, str) for each in strings):
+        raise fields.wrong("stop", "a string or a list of strings", value)
+    if len(strings) > limits.stop_strings:
+        raise invalid(
+            f"stop may name at most {limits.stop_strings} strings.", "stop", "array_above_max_length"
+        )
+    if not all(0 < len(each) <= limits.stop_characters for each in strings):
+        raise invalid(
+            f"Each stop string has 1 to {limits.stop_characters} characters.", "stop", "invalid_value"
+        )
+    return tuple(strings)
+
+
+def _refuse_unsupported(fields: Fields) -> None:
+    for name in IGNORED:
+        fields.take(name)
+    for name, neutral in NEUTRAL.items():
+        if name in fields and fields.take(name) not in neutral:
+            raise invalid(f"{name} is not supported by this server.", name, "unsupported_parameter")

@@ -1,0 +1,162 @@
+"""The server from start to end: engine thread, HTTP, signals.
+
+SIGTERM or Ctrl-C stops it: nothing new is taken, answers under way get their time to end, then the engine
+leaves the service. A second signal does not wait for them. Tests: tests/engine/server/test_serving.py.
+"""
+
+import asyncio
+import math
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import uvicorn
+
+from engine.engine import Engine
+from engine.server.admission import Admission
+from engine.server.app import make_app
+from engine.server.bridge import Bridge
+from engine.server.generation import Workshop
+from engine.server.limits import Limits
+from engine.server.loading import Loaded
+from engine.server.metrics import Metrics
+from engine.server.protocol import protocol_with
+from engine.server.sessions import SessionTokens
+from kvstore.client import Client, ServiceLost
+
+__all__ = ["Options", "Server"]
+
+BACKLOG = 128
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    # As it is called in requests.
+    model: str
+    # The service's socket; empty: this user's default.
+    kvstore: str = ""
+    host: str = "127.0.0.1"
+    # 0: any that is free.
+    port: int = 8000
+    # What requests have to bring; empty: none is asked for.
+    api_key: str = ""
+    block_tokens: int = 16
+    # Sequences that are computed at once.
+    running_max: int = 16
+    # How long the service may be away when the server starts.
+    attach_seconds: float = 60.0
+    limits: Limits = field(default_factory=Limits)
+
+
+class Server:
+    """Made, started and served by one thread; `stop` may be called from any."""
+
+    def __init__(self, options: Options, loaded: Loaded) -> None:
+        self._options = options
+        self._loaded = loaded
+        limits = options.limits
+        self.bridge = Bridge(self._open_engine, on_end=self.stop)
+        self.workshop = Workshop(
+            bridge=self.bridge,
+            words=loaded.words,
+            sessions=SessionTokens(limits.session_tokens),
+            metrics=Metrics(),
+            limits=limits,
+            context_tokens=loaded.model.config.context_length,
+        )
+        self.admission = Admission(limits.answers_at_once)
+        app = make_app(options.model, self.workshop, self.admission, api_key=options.api_key)
+        self._http = _HttpServer(
+            uvicorn.Config(
+                app,
+                http=protocol_with(limits),
+                ws="none",
+                lifespan="off",
+                access_log=False,
+                log_config=None,
+                proxy_headers=False,
+                server_header=False,
+                timeout_graceful_shutdown=round(limits.stop_seconds),
+            )
+        )
+        self._socket: socket.socket | None = None
+
+    def start(self) -> str:
+        """Listens and attaches; returns the URL. Raises OSError, or what the engine's start raises."""
+        self._socket = _listen(self._options.host, self._options.port)
+        try:
+            self.bridge.start()
+        except BaseException:
+            self.stop()
+            self.bridge.close()
+            self._socket.close()
+            raise
+        host, port = self._socket.getsockname()[:2]
+        return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+    def serve(self) -> bool:
+        """Until it is stopped; false where the engine has failed."""
+        if self._socket is None:
+            raise ValueError("start() comes first")
+        try:
+            asyncio.run(self._http.serve(sockets=[self._socket]))
+        finally:
+            self._socket.close()
+            self.bridge.close()
+        return self.bridge.failure is None
+
+    def stop(self) -> None:
+        self._http.should_exit = True
+
+    def _open_engine(self) -> Engine:
+        """Tries until the service is there, for some time, or until the server is stopped."""
+        options = self._options
+        deadline = time.monotonic() + options.attach_seconds
+        while True:
+            client = Client(options.kvstore)
+            try:
+                engine = Engine(
+                    self._loaded.model,
+                    client,
+                    block_tokens=options.block_tokens,
+                    running_max=options.running_max,
+                    attach_seconds=0.0,
+                )
+                # From now on requests end by their own time, and the server outlives its service.
+                engine.attach_seconds = math.inf
+                return engine
+            except ServiceLost:
+                client.close()
+                if self._http.should_exit or time.monotonic() >= deadline:
+                    raise
+
+
+class _HttpServer(uvicorn.Server):
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """uvicorn would send itself the signal again at the end, and end by it."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        loop = asyncio.get_running_loop()
+        for number in SIGNALS:
+            loop.add_signal_handler(number, self._stop)
+        try:
+            yield
+        finally:
+            for number in SIGNALS:
+                loop.remove_signal_handler(number)
+
+    def _stop(self) -> None:
+        self.force_exit = self.should_exit
+        self.should_exit = True
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host, port), family=family, backlog=BACKLOG)

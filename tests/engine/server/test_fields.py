@@ -1,0 +1,154 @@
+"""What is wrong with a request's body is told by name."""
+
+import json
+
+import pytest
+
+from engine.server.chat import read_chat
+from engine.server.completions import read_completion
+from engine.server.errors import ApiError
+from engine.server.fields import Fields
+from engine.server.limits import Limits
+
+LIMITS = Limits(choices=4, answers_at_once=8, messages=3)
+CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+TEXT = {"model": "m", "prompt": "hi"}
+
+
+def chat(**changes):
+    return read_chat(Fields.parse(json.dumps({**CHAT, **changes}).encode()), LIMITS)
+
+
+def text(**changes):
+    return read_completion(Fields.parse(json.dumps({**TEXT, **changes}).encode()), LIMITS)
+
+
+def refusal(read, **changes) -> dict:
+    with pytest.raises(ApiError) as caught:
+        read(**changes)
+    assert caught.value.status == 400
+    return caught.value.body["error"]
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[]", b"1", b'{"a": NaN}', b"\xff", b"[" * 100_000, b'{"a":1' + b"0" * 5000 + b"}"]
+)
+def test_a_body_that_is_no_json_object_is_refused(body):
+    with pytest.raises(ApiError, match="JSON"):
+        Fields.parse(body)
+
+
+@pytest.mark.parametrize(
+    ("changes", "param"),
+    [
+        ({"model": ""}, "model"),
+        ({"model": 3}, "model"),
+        ({"messages": []}, "messages"),
+        ({"messages": "hi"}, "messages"),
+        ({"messages": [{"role": "user"}] * 4}, "messages"),
+        ({"messages": ["hi"]}, "messages[0]"),
+        ({"messages": [{"role": "boss", "content": "x"}]}, "messages[0].role"),
+        ({"messages": [{"role": "user", "content": 3}]}, "messages[0].content"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content[0]"),
+        ({"messages": [{"role": "user", "content": "x", "mood": "good"}]}, "messages[0].mood"),
+        ({"messages": [{"role": "assistant", "tool_calls": [{}]}]}, "messages[0].tool_calls"),
+        ({"temperature": 2.5}, "temperature"),
+        ({"temperature": "warm"}, "temperature"),
+        ({"temperature": True}, "temperature"),
+        ({"top_p": -0.1}, "top_p"),
+        ({"n": 0}, "n"),
+        ({"n": 5}, "n"),
+        ({"n": 1.5}, "n"),
+        ({"best_of": 2}, "best_of"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_completion_tokens": 10**9}, "max_completion_tokens"),
+        ({"seed": 1 << 63}, "seed"),
+        ({"stop": ["a"] * 5}, "stop"),
+        ({"stop": ["a", 1]}, "stop"),
+        ({"stop": ""}, "stop"),
+        ({"stop": "x" * 1000}, "stop"),
+        ({"stream": "yes"}, "stream"),
+        ({"stream_options": {"speed": 1}}, "stream_options.speed"),
+        ({"stream_options": 1}, "stream_options"),
+        ({"user": "ü" * 200}, "session"),
+        ({"session": "\ud800"}, "session"),
+        ({"timeout_seconds": 0}, "timeout_seconds"),
+        ({"timeout_seconds": 1e9}, "timeout_seconds"),
+        ({"logprobs": True}, "logprobs"),
+        ({"tools": [{"type": "function"}]}, "tools"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"presence_penalty": 0.5}, "presence_penalty"),
+        ({"logit_bias": {"5": 1}}, "logit_bias"),
+        ({"flavour": "mint"}, "flavour"),
+    ],
+)
+def test_what_is_wrong_is_named(changes, param):
+    assert refusal(chat, **changes)["param"] == param
+
+
+@pytest.mark.parametrize("prompt", [None, 3, [], [[]], ["a", 1], [1, "a"], [True], {"a": 1}, [[1], "a"]])
+def test_a_prompt_that_is_none_is_refused(prompt):
+    assert refusal(text, prompt=prompt)["param"] == "prompt"
+
+
+def test_prompts_times_samples_are_bounded():
+    assert refusal(text, prompt=["a", "b"], n=3)["param"] == "prompt"
+    assert text(prompt=["a", "b"], n=2).answers == 4
+
+
+def test_what_asks_for_nothing_is_taken():
+    neutral = {
+        "presence_penalty": 0,
+        "frequency_penalty": 0.0,
+        "logprobs": False,
+        "tools": [],
+        "logit_bias": None,
+    }
+    asked = chat(**neutral, metadata={"a": "b"}, store=True, response_format={"type": "text"}, n=None)
+    assert asked.parameters.samples == 1
+
+
+def test_roles_and_parts_are_read():
+    [conversation] = chat(
+        messages=[
+            {"role": "developer", "content": "be brief"},
+            {"role": "assistant", "content": None, "refusal": None, "tool_calls": []},
+            {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+        ]
+    ).prompts
+    told = [(each["role"], each["content"]) for each in conversation.messages]
+    assert told == [("system", "be brief"), ("assistant", ""), ("user", "ab")]
+
+
+def test_parameters_as_they_are_given():
+    parameters = chat(
+        temperature=0.5,
+        top_p=0.9,
+        seed=-3,
+        n=2,
+        stop="x",
+        max_completion_tokens=9,
+        user="u",
+        timeout_seconds=3,
+    ).parameters
+    assert (parameters.sampling.temperature, parameters.sampling.top_p, parameters.sampling.seed) == (
+        0.5,
+        0.9,
+        -3,
+    )
+    assert (parameters.samples, parameters.stops, parameters.answer_tokens) == (2, ("x",), 9)
+    assert (parameters.session, parameters.seconds) == ("u", 3.0)
+    assert chat(user="u", session="s").parameters.session == "s"
+
+
+def test_without_a_seed_each_request_has_its_own():
+    assert chat().parameters.sampling.seed != chat().parameters.sampling.seed
+
+
+def test_limits_are_checked_by_name():
+    with pytest.raises(ValueError, match="body_bytes must be above 0"):
+        Limits(body_bytes=0)
+    with pytest.raises(ValueError, match="at most 65"):
+        Limits(choices=66, answers_at_once=100)
+    with pytest.raises(ValueError, match="choices"):
+        Limits(choices=9, answers_at_once=8)
