@@ -15,8 +15,8 @@ from typing import Annotated, NoReturn
 import torch
 import typer
 
-from engine.checkpoint import ModelNotFoundError
-from engine.models import MODEL_NAMES
+from engine.models import DTYPES, MODEL_NAMES, ModelNotFoundError
+from engine.refused import ModelRefused
 from engine.server.limits import Limits
 from engine.server.loading import load
 from engine.server.own_service import ServiceFailed, own_service
@@ -46,7 +46,11 @@ def _program() -> None:
 
 @app.command()
 def serve(
-    model: Annotated[str, typer.Option(help=f"One of: {', '.join(MODEL_NAMES)}.")] = "smollm2",
+    model: Annotated[
+        str,
+        typer.Option(help=f"{', '.join(MODEL_NAMES)}, a GGUF file, or a folder with safetensors."),
+    ] = "smollm2",
+    dtype: Annotated[str, typer.Option(help=f"Of weights and KV: {', '.join(DTYPES)}.")] = "fp32",
     kvstore: Annotated[
         str, typer.Option(help="The service's socket, a path or unix:PATH. Default: this user's.")
     ] = "",
@@ -91,8 +95,8 @@ def serve(
     disk_bytes: Annotated[str, typer.Option(help="Of --own-service: its disk tier.")] = "4GiB",
 ) -> None:
     """Answer OpenAI's HTTP API until SIGTERM or Ctrl-C."""
-    if model not in MODEL_NAMES:
-        _refuse("--model", model, f"there is no such model; there are {', '.join(MODEL_NAMES)}")
+    if dtype not in DTYPES:
+        _refuse("--dtype", dtype, f"there is no such type; there are {', '.join(DTYPES)}")
     key = _read_key(api_key_file)
     _check_host(host, has_key=bool(key))
     if own and kvstore:
@@ -112,7 +116,8 @@ def serve(
     except ValueError as error:
         _fail(str(error), EXIT_REFUSED)
     options = Options(
-        model=model,
+        # As the path's last part, without what it is a file of.
+        model=Path(model).name.removesuffix(".gguf"),
         kvstore=kvstore,
         host=host,
         port=port,
@@ -123,10 +128,10 @@ def serve(
     )
     torch.set_num_threads(threads)
     service = own_service(folder, ["--gpu", gpu, "--cpu", cpu, "--disk-bytes", disk_bytes])
-    _run(options, service if own else nullcontext(kvstore))
+    _run(options, service if own else nullcontext(kvstore), model, dtype)
 
 
-def _run(options: Options, service: AbstractContextManager[str]) -> None:
+def _run(options: Options, service: AbstractContextManager[str], model: str, dtype: str) -> None:
     # Until the server takes the signals itself; as Ctrl-C does, this ends what was started.
     signal.signal(signal.SIGTERM, _interrupt)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -134,10 +139,12 @@ def _run(options: Options, service: AbstractContextManager[str]) -> None:
     os.umask(0o077)
     try:
         with service as address:
-            server = Server(replace(options, kvstore=address), load(options.model))
+            server = Server(replace(options, kvstore=address), load(model, dtype))
             _show(server.start(), options.model, has_key=bool(options.api_key))
             is_good = server.serve()
-    except (ClientError, ServiceFailed, ModelNotFoundError, ValueError, OSError) as error:
+    except (ModelNotFoundError, ModelRefused) as error:
+        _fail(str(error), EXIT_REFUSED)
+    except (ClientError, ServiceFailed, ValueError, OSError) as error:
         _fail(str(error), EXIT_FAILED)
     if not is_good:
         raise typer.Exit(EXIT_FAILED)

@@ -5,11 +5,12 @@ Tests: tests/engine/server/test_chat.py, test_turns.py, test_lives.py.
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 
 from jinja2.exceptions import TemplateError
 
+from engine.refused import TokenizerRefused
 from engine.requests import Request
 from engine.server.asked import Asked, Prompt, Usage
 from engine.server.bridge import Bridge, Job
@@ -106,7 +107,9 @@ class Generation:
         text = prompt if isinstance(prompt, str) else await self._render(prompt.messages)
         _check_text(text, self._asked.field)
         pieces = self._shop.sessions.split(self._asked.parameters.session, text)
-        tokens = await asyncio.to_thread(_join, self._shop.words, pieces)
+        words = self._shop.words
+        first = words.encode_prompt if isinstance(prompt, str) else words.encode
+        tokens = await asyncio.to_thread(_join, pieces, first, words.encode)
         if not tokens:
             raise invalid(f"{self._asked.field} must not be empty.", self._asked.field, "invalid_value")
         return _Prompt(text, tokens)
@@ -116,6 +119,10 @@ class Generation:
             return await asyncio.to_thread(self._shop.words.render, messages)
         except TemplateError as error:
             raise invalid(f"The model's template refuses this conversation: {error}", "messages") from error
+        except TokenizerRefused:
+            raise invalid(
+                "This model is not made for conversations; use /v1/completions.", "messages"
+            ) from None
 
     def _requests(self) -> list[Request]:
         parameters = self._asked.parameters
@@ -161,10 +168,15 @@ class Generation:
                 self._shop.sessions.note(self._asked.parameters.session, prompt.text, *speaker.spoken())
 
 
-def _join(words: Words, pieces: Sequence[Piece]) -> list[int]:
+def _join(
+    pieces: Sequence[Piece], encode_first: Callable[[str], list[int]], encode: Callable[[str], list[int]]
+) -> list[int]:
     tokens: list[int] = []
-    for piece in pieces:
-        tokens += words.encode(piece) if isinstance(piece, str) else piece
+    for place, piece in enumerate(pieces):
+        if isinstance(piece, str):
+            tokens += encode(piece) if place else encode_first(piece)
+        else:
+            tokens += piece
     return tokens
 
 

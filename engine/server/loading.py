@@ -1,15 +1,11 @@
-"""A model by name, with its weights and its words."""
+"""A model by name or path, with its weights and its words."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from engine.checkpoint import Checkpoint, find_smollm2
 from engine.model import Llama
-from engine.models import load_model_weights
+from engine.models import DTYPES, open_model
 from engine.server.tiny_words import TinyWords
-from engine.server.words import Message, Words
-from engine.tokenizer import Tokenizer
-from engine.weights import load_weights
+from engine.server.words import Words
 
 __all__ = ["Loaded", "load"]
 
@@ -20,16 +16,12 @@ class Loaded:
     words: Words
 
 
-def load(name: str) -> Loaded:
-    """Raises ValueError for a name that is none, and ModelNotFoundError for a model that is not there."""
-    if name == "smollm2":
-        checkpoint = Checkpoint(find_smollm2())
-        return Loaded(Llama(load_weights(checkpoint)), _ChatWords(checkpoint))
-    return Loaded(Llama(load_model_weights(name)), TinyWords())
+def load(name: str, dtype: str = "fp32") -> Loaded:
+    """`dtype`: one of DTYPES.
 
-
-class _ChatWords(Tokenizer):
-    """A tokenizer that shows the text of a conversation too."""
-
-    def render(self, messages: Sequence[Message]) -> str:
-        return self._template.render(messages=messages, add_generation_prompt=True, **self._names)
+    Raises ModelNotFoundError for a model that is not there, and ModelRefused for one that this engine does
+    not run, or whose tokenizer it can't read.
+    """
+    model = open_model(name)
+    words = TinyWords() if name == "tiny" else model.load_tokenizer()
+    return Loaded(Llama(model.load_weights(DTYPES[dtype])), words)

@@ -40,6 +40,9 @@ class TinyWords:
                 ids += [self._ids[piece] for piece in _PIECE.findall(part.encode("utf-8", "replace"))]
         return ids
 
+    def encode_prompt(self, text: str) -> list[int]:
+        return self.encode(text)
+
     def decode(self, ids: Sequence[int]) -> str:
         return b"".join(self._bytes[token] for token in ids).decode("utf-8", "replace")
 

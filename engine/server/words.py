@@ -24,6 +24,10 @@ class Words(Protocol):
         """A control token's name in the text becomes that token."""
         ...
 
+    def encode_prompt(self, text: str) -> list[int]:
+        """A text that stands alone and is no conversation: for many models a first token goes before it."""
+        ...
+
     def decode(self, ids: Sequence[int]) -> str:
         """Control tokens left out; U+FFFD for bytes that are no text, or not yet."""
         ...
@@ -31,6 +35,7 @@ class Words(Protocol):
     def render(self, messages: Sequence[Message]) -> str:
         """The text of a conversation, up to where the assistant's answer begins.
 
-        Raises jinja2.TemplateError for one that the model's template refuses.
+        Raises jinja2.TemplateError for one that the model's template refuses, and TokenizerRefused where the
+        model has no template.
         """
         ...

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from engine.checkpoint import Checkpoint, find_smollm2
+from engine.models import open_model
 from engine.server.text import TextStream
 from engine.server.tiny_words import TinyWords
 from engine.tokenizer import Tokenizer
@@ -14,7 +14,7 @@ TEXT = "naïve café, 東京 👩‍👩‍👧 – plain, ½ and \ufffd itself"
 
 @pytest.fixture(scope="module")
 def smollm2() -> Tokenizer:
-    return Tokenizer(Checkpoint(find_smollm2()))
+    return open_model("smollm2").load_tokenizer()
 
 
 @pytest.fixture(scope="module", params=["tiny", "smollm2"])
