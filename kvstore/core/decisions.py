@@ -18,7 +18,7 @@ from kvstore.core.operations import Decision
 from kvstore.core.sequences import session_owner
 from kvstore.core.types import DomainId, EngineId, SequenceId
 
-__all__ = ["KINDS", "DecisionQuery", "Decisions"]
+__all__ = ["KEPT_MAX", "KINDS", "OWNERS_MAX", "DecisionQuery", "Decisions"]
 
 KINDS = ("swap", "restore", "evict", "admit")
 # Of each kind.
@@ -54,7 +54,9 @@ class Decisions:
     def note(self, decision: Decision, owners: NDArray[np.int64] = NO_ROWS) -> None:
         """`owners`: of the blocks of a lot."""
         self._last_number += 1
-        self._notes[decision.kind].append(_Note(self._last_number, decision, owners[:OWNERS_MAX]))
+        # A copy: a view would keep all of them in memory.
+        first = owners[:OWNERS_MAX].copy()
+        self._notes[decision.kind].append(_Note(self._last_number, decision, first))
 
     def forget(self, session: str) -> None:
         """Nothing is to be told of this session any more; without a name, of none."""

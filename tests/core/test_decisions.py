@@ -1,12 +1,14 @@
 """What was decided lately, and who is told of it."""
 
+import weakref
+
 import numpy as np
 import pytest
 
 from kvstore.core.blocks import Blocks
 from kvstore.core.calls import Forget
 from kvstore.core.config import StoreConfig
-from kvstore.core.decisions import KEPT_MAX, DecisionQuery, Decisions
+from kvstore.core.decisions import KEPT_MAX, OWNERS_MAX, DecisionQuery, Decisions
 from kvstore.core.errors import FieldInvalid
 from kvstore.core.operations import Decision
 from kvstore.core.shares import Shares
@@ -121,6 +123,17 @@ def test_what_is_forgotten_is_not_told_of_any_more() -> None:
     assert len(decisions(caller)) == 1
     caller.world.handle(Forget(time=caller.world.time, tenant="a"))
     assert decisions(caller) == []
+
+
+def test_of_a_large_lot_no_more_than_some_owners_stay_in_memory() -> None:
+    owners = np.arange(10 * OWNERS_MAX)
+    whole = weakref.ref(owners)
+    memory = Decisions()
+    memory.note(Decision(time=0.0, kind="evict", chosen="x"), owners)
+    del owners
+    assert whole() is None
+    [(_, lot)] = memory.find(DecisionQuery())
+    assert dict(lot.inputs)["blocks_of_sessions"] == OWNERS_MAX - 1
 
 
 def test_the_memory_of_decisions_is_bounded_and_each_kind_has_its_own() -> None:
