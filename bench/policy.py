@@ -15,8 +15,8 @@ from pathlib import Path
 
 from bench.policy_cases import GENERATORS, case_of, ended_sessions
 from bench.replay import Counts, replay
-from bench.report import ROOT, Row, add_options, make_row, tell
-from bench.traces import Trace, read_trace
+from bench.report import Row, add_options, make_row, tell
+from bench.traces import Trace, find_traces, read_trace
 from kvstore.core.ports import EvictionPolicy
 from kvstore.core.types import CPU, DISK, GPU
 from kvstore.planner.optimum import Use, best_hits
@@ -120,20 +120,6 @@ def _tier_rows(name: str, counts: Counts, plain: Counts) -> Iterator[Row]:
     yield make_row(f"{name}, read of disk", "/write", [counts.hits[DISK] / max(1, counts.put[DISK])])
 
 
-def _found(places: Sequence[Path]) -> list[Path]:
-    """The files that were named, and those in folders that were."""
-    files: list[Path] = []
-    for place in places or _default():
-        inside = place.iterdir() if place.is_dir() else [place]
-        files += sorted(path for path in inside if path.name.endswith((".jsonl", ".jsonl.zst")))
-    return files
-
-
-def _default() -> list[Path]:
-    folders = (parent / "shared" / "data" / "traces" for parent in (ROOT, *ROOT.parents))
-    return [folder for folder in folders if folder.is_dir()][:1]
-
-
 def _main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m bench.policy", description="Eviction policies on traces, beside the optimum."
@@ -142,7 +128,7 @@ def _main() -> None:
     parser.add_argument("--made", action="store_true", help="made traces as well")
     add_options(parser, "policy")
     arguments = parser.parse_args()
-    traces = [read_trace(path) for path in _found(arguments.trace)]
+    traces = [read_trace(path) for path in find_traces(arguments.trace)]
     if arguments.made:
         traces += [make() for make in GENERATORS]
     if not traces:

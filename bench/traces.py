@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.report import ROOT
 from kvstore.planner.traces import open_trace
 
-__all__ = ["Request", "Trace", "read_trace"]
+__all__ = ["Request", "Trace", "find_traces", "read_trace"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,3 +55,15 @@ def read_trace(path: Path) -> Trace:
     requests.sort(key=lambda request: request.time)
     count = 1 + max((int(request.blocks.max()) for request in requests if request.blocks.size), default=-1)
     return Trace(name=path.name.split(".")[0], requests=requests, block_count=count)
+
+
+def find_traces(places: Sequence[Path] = ()) -> list[Path]:
+    """The files that are named, and those in folders that are; without any, those in `shared/data/traces`
+    beside the repository or above it."""
+    folders = (parent / "shared" / "data" / "traces" for parent in (ROOT, *ROOT.parents))
+    default = [folder for folder in folders if folder.is_dir()][:1]
+    files: list[Path] = []
+    for place in places or default:
+        inside = place.iterdir() if place.is_dir() else [place]
+        files += sorted(path for path in inside if path.name.endswith((".jsonl", ".jsonl.zst")))
+    return files

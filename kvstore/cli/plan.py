@@ -40,6 +40,7 @@ def plan(
     block_tokens: int | None,
     policy: str,
     swap_policy: str,
+    disk_admission: str,
     profile: Path | None,
     share: float,
     loop: str,
@@ -47,7 +48,7 @@ def plan(
     sweep: Path | None,
     as_json: bool,
 ) -> None:
-    policies = Policies(eviction=policy, swap=swap_policy)
+    policies = Policies(eviction=policy, swap=swap_policy, disk_admission=disk_admission)
     if loop not in LOOPS:
         raise ConfigInvalid("no such loop", field="--loop", value=loop, remedy="one of " + ", ".join(LOOPS))
     if sweep is not None:
@@ -110,6 +111,7 @@ def _to_json(done: Study, points: list[Point], profile: str, policies: Policies)
         "frames": _by_tier(done.sizes.frames),
         "policy": policies.eviction,
         "swap_policy": policies.swap,
+        "disk_admission": policies.disk_admission,
         "profile": profile,
         "closed": done.rules.closed,
         "hints": done.rules.hints,

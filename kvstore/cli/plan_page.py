@@ -27,7 +27,8 @@ def _parts(study: Study, profile: str, policies: Policies) -> Iterator[Renderabl
     workload, outcome = study.workload, study.outcome
     loop = "closed loop" if study.rules.closed else "open loop"
     yield f"{workload.name}: {outcome.requests:,} requests in {_seconds(outcome.seconds)}, {loop}"
-    yield f"eviction by {policies.eviction}, swaps by {policies.swap}"
+    judged = ", writes to disk by worth" if policies.disk_admission == "worth" else ""
+    yield f"eviction by {policies.eviction}, swaps by {policies.swap}{judged}"
     yield f"on {profile}"
     if outcome.requests_refused:
         yield f"{counted(outcome.requests_refused, 'request')} refused: more than the whole GPU tier"

@@ -74,6 +74,13 @@ def serve(
             "length and as long as costs are not known."
         ),
     ] = 64,
+    disk_admission: Annotated[
+        str,
+        typer.Option(
+            help="Which finished turns of sessions are written to disk: all, at once; or those worth it, "
+            "when they are about to leave the CPU tier (with --eviction-policy worth)."
+        ),
+    ] = "all",
     retain_bytes: Annotated[
         str, typer.Option(help="The most that each tenant may have retained: 2GiB, or a share of all tiers.")
     ] = "25%",
@@ -133,6 +140,7 @@ def serve(
         eviction_policy=eviction_policy,
         swap_policy=swap_policy,
         drop_tokens_max=drop_tokens_max,
+        disk_admission=disk_admission,
         retain_bytes=retain_bytes,
         high_watermark=high_watermark,
         low_watermark=low_watermark,

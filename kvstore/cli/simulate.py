@@ -42,6 +42,13 @@ def simulate(
             rich_help_panel=PLAN,
         ),
     ] = "cost",
+    disk_admission: Annotated[
+        str,
+        typer.Option(
+            help="Which turns are written to disk: all, or those worth it (with --policy worth).",
+            rich_help_panel=PLAN,
+        ),
+    ] = "all",
     profile: Annotated[
         Path | None,
         typer.Option(
@@ -124,6 +131,7 @@ def simulate(
         block_tokens=block_tokens,
         policy=policy,
         swap_policy=swap_policy,
+        disk_admission=disk_admission,
         profile=profile,
         share=share,
         loop=loop,

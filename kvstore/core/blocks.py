@@ -131,6 +131,9 @@ class Blocks:
         self.shared = np.zeros(capacity, np.bool_)
         # Whether a copy is wanted on disk as soon as one is in the CPU tier.
         self.to_disk = np.zeros(capacity, np.bool_)
+        # Whether a session has it, and it is asked when it is about to leave the CPU tier if it is wanted
+        # there (`judging.py`).
+        self.undecided = np.zeros(capacity, np.bool_)
         # Whether it waits in a tier for its turn to be copied one further down.
         self.queued = tuple(np.zeros(capacity, np.bool_) for _ in Tier)
         # Whether it was forgotten: nobody finds it any more, and it is never published again.
@@ -242,6 +245,7 @@ class Blocks:
         """Of these no copy is wanted on disk any more."""
         self.changes += 1
         self.to_disk[rows] = False
+        self.undecided[rows] = False
 
     def fill(self, tier: Tier, rows: Rows) -> None:
         """A transfer has brought the content of these into their frames."""

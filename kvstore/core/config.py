@@ -87,6 +87,9 @@ class StoreConfig:
     # nobody, and below which they do again.
     cpu_high_watermark: float = 0.75
     cpu_low_watermark: float = 0.50
+    # Whether a turn that is freed without a word goes to disk only if a policy finds it worth the write, and
+    # not before it is about to leave the CPU tier; else each goes there at once.
+    judges_turns: bool = False
     # How long background work makes way for what engines wait for.
     background_wait_seconds: float = 1.0
 

@@ -48,7 +48,7 @@ class Draining:
             self._asked = np.zeros(blocks.capacity, np.int64)
         rows = self._worth_keeping(self._asked == blocks.generation + np.int64(1))[:ASKED_MAX]
         self._asked[rows] = blocks.generation[rows] + np.int64(1)
-        blocks.to_disk[rows] = True
+        blocks.to_disk[rows], blocks.undecided[rows] = True, False
         self._links.ask_down(WRITE, rows[blocks.valid[CPU][rows]])
         self._links.ask_down(COPY, rows)
 

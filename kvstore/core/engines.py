@@ -78,6 +78,8 @@ class TurnEnd(Struct, kw_only=True, eq=False):
     session: str
     turn: int
     keys: tuple[BlockKey, ...]
+    # SESSION as the engine said, or DEFAULT: it said nothing.
+    retention: Retention
 
 
 class Used(Struct, kw_only=True, eq=False):

@@ -69,8 +69,8 @@ class Freeing:
             self._memory.collect(concat(claimed))
             swapped = concat([each.rows for each in gone if each.state is SWAPPED])
             self._settling.retain(swapped, retention)
-        if retention is Retention.SESSION:
-            self._end_turns(engine, gone, fence)
+        if retention in (Retention.DEFAULT, Retention.SESSION):
+            self._end_turns(engine, gone, retention, fence)
 
     def _note_uses(self, engine: Engine, gone: list[Sequence], fence: StepNumber) -> None:
         """Before the references end, behind what publishes the blocks."""
@@ -89,7 +89,9 @@ class Freeing:
             if sequence.committed and not sequence.forgotten
         )
 
-    def _end_turns(self, engine: Engine, gone: list[Sequence], fence: StepNumber) -> None:
+    def _end_turns(
+        self, engine: Engine, gone: list[Sequence], retention: Retention, fence: StepNumber
+    ) -> None:
         """Behind what publishes them. Of a turn that has committed nothing, nothing is kept."""
         engine.fences.extend(
             TurnEnd(
@@ -98,6 +100,7 @@ class Freeing:
                 session=sequence.session,
                 turn=sequence.turn,
                 keys=tuple(sequence.keys[: sequence.committed]),
+                retention=retention,
             )
             for sequence in gone
             if sequence.session and sequence.committed and not sequence.forgotten
@@ -144,7 +147,5 @@ def _leaves(sequence: Sequence) -> bool:
 
 
 def _retention(sequence: Sequence, asked: Retention) -> Retention:
-    """DEFAULT means SESSION where the sequence names one, else CACHE."""
-    if asked is not Retention.DEFAULT:
-        return asked
-    return Retention.SESSION if sequence.session else Retention.CACHE
+    """DEFAULT means CACHE where the sequence names no session; else `Settling.retain` says what."""
+    return Retention.CACHE if asked is Retention.DEFAULT and not sequence.session else asked

@@ -175,6 +175,8 @@ def _check_copies(store: Store) -> None:
     blocks = store.memory.blocks
     indexed = np.flatnonzero(blocks.indexed)
     check(np.stack(blocks.valid)[:, indexed].any(axis=0).all(), "an indexed block has no valid copy")
+    undecided = blocks.undecided
+    check(not (undecided & (blocks.to_disk | ~blocks.indexed)).any(), "a block's way to disk is asked twice")
     on_disk = np.flatnonzero(blocks.valid[Tier.DISK] & blocks.indexed)
     parents = blocks.parent[on_disk]
     check(blocks.valid[Tier.DISK][parents[parents != NO_ROW]].all(), "the disk is not prefix-closed")

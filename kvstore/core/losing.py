@@ -30,7 +30,7 @@ def lose_on_disk(memory: Memory, links: Links, swaps: Swaps, keys: Iterable[Stor
     # Of these, some hung on what is lost.
     kept_rows = rows[kept & blocks.indexed[rows]]
     memory.replicas.drop(DISK, kept_rows[::-1])
-    blocks.to_disk[kept_rows] = True
+    blocks.to_disk[kept_rows], blocks.undecided[kept_rows] = True, False
     at_hand = blocks.valid[CPU][kept_rows]
     links.ask_down(WRITE, kept_rows[at_hand])
     links.ask_down(COPY, kept_rows[~at_hand])

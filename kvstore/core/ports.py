@@ -95,7 +95,8 @@ class EvictionPolicy(Protocol):
 class AdmissionPolicy(Protocol):
     """Whether a block that a request has left as cache, and no session owns, is worth a copy further down.
 
-    What a session owns is copied to the CPU tier and to disk without being asked for.
+    What a session owns is copied to the CPU tier without being asked for, and to disk as well, unless the
+    store judges turns (`judging.py`).
     """
 
     def admits(self, target: Tier, rows: Rows) -> NDArray[np.bool_]:

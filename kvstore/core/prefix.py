@@ -225,7 +225,7 @@ class PrefixIndex:
         np.subtract.at(blocks.children, parents[parents != NO_ROW], ONE)
         blocks.indexed[rows] = False
         blocks.parent[rows] = NO_ROW
-        for facts in (blocks.shared, blocks.to_disk, blocks.unwanted, *blocks.queued):
+        for facts in (blocks.shared, blocks.to_disk, blocks.undecided, blocks.unwanted, *blocks.queued):
             facts[rows] = False
         check(none_of(blocks.children[rows] != 0), "a block left the index before its children")
 

@@ -8,6 +8,7 @@ from kvstore.core.blocks import NO_ROWS, Rows, concat
 from kvstore.core.committing import Committing
 from kvstore.core.config import StoreConfig
 from kvstore.core.engines import Engine, Publish, Release, SessionEnd, SwapOut, TurnEnd, Used
+from kvstore.core.judging import Judging
 from kvstore.core.links import Links
 from kvstore.core.memory import Memory
 from kvstore.core.ports import AdmissionPolicy
@@ -31,6 +32,7 @@ class Settling:
         swaps: Swaps,
         committing: Committing,
         sessions: Sessions,
+        judging: Judging,
         admission: AdmissionPolicy | None,
     ) -> None:
         self._config = config
@@ -39,6 +41,7 @@ class Settling:
         self._swaps = swaps
         self._committing = committing
         self._sessions = sessions
+        self._judging = judging
         self._admission = admission
 
     def settle(self, engine: Engine) -> None:
@@ -78,11 +81,16 @@ class Settling:
             tell_over(self._memory, unused)
             self._memory.discard(unused)
             return
-        stored = rows if retention is Retention.SESSION else NO_ROWS
-        if retention is not Retention.SESSION and self._admission is not None:
-            stored, rows = self._admit(self._admission, rows)
+        stored = NO_ROWS
+        if retention is Retention.CACHE:
+            if self._admission is not None:
+                stored, rows = self._admit(self._admission, rows)
+        elif retention is Retention.DEFAULT and self._judging.is_on:
+            blocks.undecided[rows[~blocks.to_disk[rows]]] = True
+        else:
+            stored = rows
         if self._config.disk_frames and stored.size:
-            blocks.to_disk[stored] = True
+            blocks.to_disk[stored], blocks.undecided[stored] = True, False
             self._links.ask_down(WRITE, stored[blocks.valid[CPU][stored]])
         # Copied down before they are evicted, so that eviction is a change of the table.
         self._links.ask_down(COPY, rows[~blocks.valid[DISK][rows]])
@@ -103,12 +111,13 @@ class Settling:
         blocks, owner = self._memory.blocks, session_owner(end.domain, end.session)
         rows = np.array(self._memory.prefix.find_prefix(end.domain, end.keys, {}), np.intp)
         foreign = blocks.owner[rows] != owner
-        rows = rows[foreign & (blocks.unwanted[rows] | ~blocks.to_disk[rows])]
+        waits = blocks.undecided[rows] & (end.retention is Retention.DEFAULT)
+        rows = rows[foreign & (blocks.unwanted[rows] | ~(blocks.to_disk[rows] | waits))]
         if rows.size:
             blocks.unwanted[rows] = False
             blocks.reused[rows] = True
             blocks.name_owner(rows, owner)
-            self.retain(rows, Retention.SESSION)
+            self.retain(rows, end.retention)
 
     def _end_session(self, end: SessionEnd) -> None:
         blocks, owner = self._memory.blocks, session_owner(end.domain, end.session)

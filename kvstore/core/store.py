@@ -52,6 +52,7 @@ from kvstore.core.forgetting import Forgetting
 from kvstore.core.freeing import Freeing
 from kvstore.core.granting import Granting
 from kvstore.core.growing import Growing
+from kvstore.core.judging import Judging
 from kvstore.core.leaving import Leaving
 from kvstore.core.links import Links
 from kvstore.core.losing import lose_on_disk
@@ -92,6 +93,7 @@ class Store:
         self.memory = Memory(config, eviction)
         self.admission = Admission(config, self.memory)
         self.links = Links(config, self.memory, self.admission.is_waiting)
+        self._judging = Judging(config, self.memory, self.links, admission)
         self._writing = Writing(config, self.memory, self.links)
         self.swaps = Swaps(config, self.memory, self.links, self._sequence_moved)
         self.swap_policy = swap_policy
@@ -99,7 +101,16 @@ class Store:
         self._returning = Returning(config, self.memory, self.links, swap_policy)
         committing = Committing(config, self.memory)
         self.sessions = Sessions(config, self.memory)
-        settling = Settling(config, self.memory, self.links, self.swaps, committing, self.sessions, admission)
+        settling = Settling(
+            config,
+            self.memory,
+            self.links,
+            self.swaps,
+            committing,
+            self.sessions,
+            self._judging,
+            admission,
+        )
         freeing = Freeing(self.memory, self.swaps, self.admission, self.leaving, settling)
         self.membership = Membership(config, freeing, settling)
         self._draining = Draining(config, self.memory, self.links)
@@ -255,6 +266,7 @@ class Store:
         if self.config.disk_frames:
             used = self.memory.recency.next(event.time).tolist()
             self._outgoing.used = tuple([self.memory.replicas.stored_key(row) for row in used])
+        self._judging.look(event.time)
         self._writing.look(event.time)
         self.leaving.pressed.set(self.gauge.pressure[GPU] is not Pressure.LOW, event.time)
         self._news.watch_pressure(event.time)

@@ -47,7 +47,7 @@ class Sizes:
         size = self.block_bytes
         return self.gpu_bytes // size, self.cpu_bytes // size, self.disk_bytes // size
 
-    def store_config(self) -> StoreConfig:
+    def store_config(self, *, judges_turns: bool = False) -> StoreConfig:
         """Refuses a tier that doesn't hold a block."""
         names = ("--gpu", "--cpu", "--disk")
         sizes = (self.gpu_bytes, self.cpu_bytes, self.disk_bytes)
@@ -72,6 +72,7 @@ class Sizes:
             gpu_frames=gpu,
             cpu_frames=cpu,
             disk_frames=disk,
+            judges_turns=judges_turns,
             transfer_blocks_max=max(TRANSFER_BLOCKS_MIN, transfer_blocks(self.block_bytes)),
             write_blocks_max=max(TRANSFER_BLOCKS_MIN, write_blocks(self.block_bytes, cpu)),
         )
@@ -81,9 +82,17 @@ class Machine:
     """Whoever works on it calls `handle` and hears of news by `wake`, in the middle of another event
     perhaps."""
 
-    def __init__(self, sizes: Sizes, profile: Profile, eviction: EvictionPolicy, swap: SwapPolicy) -> None:
+    def __init__(
+        self,
+        sizes: Sizes,
+        profile: Profile,
+        eviction: EvictionPolicy,
+        swap: SwapPolicy,
+        *,
+        judges_turns: bool = False,
+    ) -> None:
         self.sizes, self.profile = sizes, profile
-        config = sizes.store_config()
+        config = sizes.store_config(judges_turns=judges_turns)
         self.store = Store(config, eviction, swap, make_admission(eviction))
         self.clock = Clock()
         self.links = VirtualLinks(profile, sizes.block_bytes, self.clock, self._ended)

@@ -12,10 +12,12 @@ from kvstore.planner.plan import Outcome, Rules, play
 from kvstore.planner.profile import Profile
 from kvstore.planner.workload import Workload
 from kvstore.policy.choices import (
+    DISK_ADMISSION_DEFAULT,
     EVICTION_DEFAULT,
     EVICTION_POLICIES,
     SWAP_DEFAULT,
     SWAP_POLICIES,
+    check_disk_admission,
     make_eviction,
     make_swap,
 )
@@ -35,6 +37,7 @@ class Policies:
 
     eviction: str = EVICTION_DEFAULT
     swap: str = SWAP_DEFAULT
+    disk_admission: str = DISK_ADMISSION_DEFAULT
 
     def __post_init__(self) -> None:
         for flag, name, known in (
@@ -44,9 +47,11 @@ class Policies:
             if name not in known:
                 remedy = "one of " + ", ".join(known)
                 raise ConfigInvalid("no such policy", field=flag, value=name, remedy=remedy)
+        check_disk_admission(self.disk_admission, self.eviction)
 
     def machine(self, sizes: Sizes, profile: Profile) -> Machine:
-        return Machine(sizes, profile, make_eviction(self.eviction, sizes.frames), make_swap(self.swap))
+        eviction, swap = make_eviction(self.eviction, sizes.frames), make_swap(self.swap)
+        return Machine(sizes, profile, eviction, swap, judges_turns=self.disk_admission == "worth")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from kvstore.core.errors import ConfigInvalid
 from kvstore.core.ports import AdmissionPolicy, EvictionPolicy, SwapPolicy
 from kvstore.core.types import CPU, DISK
 from kvstore.policy.admission import AdmitByChance
@@ -14,11 +15,14 @@ from kvstore.policy.swap import LengthThreshold
 from kvstore.policy.worth import Worth
 
 __all__ = [
+    "DISK_ADMISSIONS",
+    "DISK_ADMISSION_DEFAULT",
     "DROP_TOKENS_MAX_DEFAULT",
     "EVICTION_DEFAULT",
     "EVICTION_POLICIES",
     "SWAP_DEFAULT",
     "SWAP_POLICIES",
+    "check_disk_admission",
     "make_admission",
     "make_eviction",
     "make_swap",
@@ -35,10 +39,28 @@ EVICTION_DEFAULT = "worth"
 # What a copy of a block that no session owns has to be expected to bring, by tier (`admission.py`).
 READS_PER_WRITE = {CPU: 0.08, DISK: 0.15}
 
+# Of the turns that are freed without a word: each is written to disk, or only what is worth it (ADR 16).
+DISK_ADMISSIONS = ("all", "worth")
+DISK_ADMISSION_DEFAULT = "all"
+
 SWAP_POLICIES: dict[str, type[CostModel | LengthThreshold]] = {"cost": CostModel, "length": LengthThreshold}
 SWAP_DEFAULT = "cost"
 # The length up to which a sequence is dropped: by "length", and by "cost" as long as costs are not known.
 DROP_TOKENS_MAX_DEFAULT = 64
+
+
+def check_disk_admission(name: str, eviction: str) -> None:
+    """Refuses what there isn't, and what this policy of eviction has not learnt enough for."""
+    if name not in DISK_ADMISSIONS:
+        remedy = " or ".join(DISK_ADMISSIONS)
+        raise ConfigInvalid("no such admission", field="--disk-admission", value=name, remedy=remedy)
+    if name == "worth" and EVICTION_POLICIES[eviction] is not Worth:
+        raise ConfigInvalid(
+            f"eviction by {eviction} does not learn what comes back",
+            field="--disk-admission",
+            value=name,
+            remedy="evict by worth as well",
+        )
 
 
 def make_eviction(name: str, frames: Sequence[int]) -> EvictionPolicy:

@@ -16,11 +16,13 @@ from kvstore.core.types import COPY, LOAD, Link
 from kvstore.cuda.driver import DeviceFound
 from kvstore.observe.journal import JOURNAL_BYTES_MIN
 from kvstore.policy.choices import (
+    DISK_ADMISSION_DEFAULT,
     DROP_TOKENS_MAX_DEFAULT,
     EVICTION_DEFAULT,
     EVICTION_POLICIES,
     SWAP_DEFAULT,
     SWAP_POLICIES,
+    check_disk_admission,
 )
 from kvstore.server.gpus import check_gpu_memory
 from kvstore.server.limits import RateLimit, parse_limits
@@ -67,6 +69,8 @@ class ServeConfig:
     eviction_policy: str = EVICTION_DEFAULT
     swap_policy: str = SWAP_DEFAULT
     drop_tokens_max: int = DROP_TOKENS_MAX_DEFAULT
+    # "all" or "worth": which of the turns that were freed without a word go to disk.
+    disk_admission: str = DISK_ADMISSION_DEFAULT
     # Of each tenant. 0: nothing is retained.
     retain_bytes: int = 0
     high_watermark: float = 0.90
@@ -104,6 +108,7 @@ class ServeConfig:
             _refuse("--eviction-policy", self.eviction_policy, "no such policy", remedy)
         if self.swap_policy not in SWAP_POLICIES:
             _refuse("--swap-policy", self.swap_policy, "no such policy", " or ".join(SWAP_POLICIES))
+        check_disk_admission(self.disk_admission, self.eviction_policy)
         _check_between("--drop-tokens-max", self.drop_tokens_max, 0, 1 << 24)
         _check_between("--high-watermark", self.high_watermark, 0.01, 1.0)
         _check_between("--low-watermark", self.low_watermark, 0.01, self.high_watermark)
@@ -186,6 +191,7 @@ def parse_config(
     eviction_policy: str = EVICTION_DEFAULT,
     swap_policy: str = SWAP_DEFAULT,
     drop_tokens_max: int = DROP_TOKENS_MAX_DEFAULT,
+    disk_admission: str = DISK_ADMISSION_DEFAULT,
     retain_bytes: str = "25%",
     high_watermark: str = "90%",
     low_watermark: str = "80%",
@@ -227,6 +233,7 @@ def parse_config(
         eviction_policy=eviction_policy,
         swap_policy=swap_policy,
         drop_tokens_max=drop_tokens_max,
+        disk_admission=disk_admission,
         retain_bytes=parse_size(retain_bytes, flag="--retain-bytes", whole_bytes=all_tiers),
         high_watermark=parse_share(high_watermark, flag="--high-watermark"),
         low_watermark=parse_share(low_watermark, flag="--low-watermark"),

@@ -157,6 +157,7 @@ class FirstAttach:
             transfer_blocks_max=transfer_blocks(frame_bytes(layout)),
             writes_max=WRITE_THREADS,
             write_blocks_max=write_blocks(frame_bytes(layout), frames.cpu),
+            judges_turns=config.disk_admission == "worth",
             retained_blocks_max=config.retain_bytes // (layout.block_bytes * layout.ranks),
         )
 

@@ -79,6 +79,8 @@ class SimConfig:
     single_share: float = 0.2
     # Of each tier, that the other tenant doesn't take.
     percent_of_a: int = 50
+    # Whether turns go to disk only if they are worth it; of use where the policy of eviction learns that.
+    judges_turns: bool = False
 
 
 def draw_config(seed: int, **given: object) -> SimConfig:
@@ -129,6 +131,7 @@ def draw_config(seed: int, **given: object) -> SimConfig:
     drawn["percent_of_a"] = random.Random(f"{seed} shares").choice([50, 50, 0, 20, 100])
     drawn["by_cost"] = random.Random(f"{seed} policy").choice([False, True, True])
     drawn["eviction"] = random.Random(f"{seed} eviction").randrange(len(EVICTION_POLICIES))
+    drawn["judges_turns"] = random.Random(f"{seed} judging").choice([False, True])
     config = SimConfig(seed=seed, **drawn)
     return replace(config, **given)  # type: ignore[arg-type]  # checked by name above
 

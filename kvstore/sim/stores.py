@@ -38,6 +38,7 @@ def make_store(
     queue_blocks_max: int = 65_536,
     background_wait_seconds: float = 1.0,
     percent_of_a: int = 50,
+    judges_turns: int = 0,
 ) -> Store:
     config = StoreConfig(
         block_tokens=BLOCK_TOKENS,
@@ -58,6 +59,7 @@ def make_store(
         retained_blocks_max=retained_blocks_max,
         queue_blocks_max=queue_blocks_max,
         background_wait_seconds=background_wait_seconds,
+        judges_turns=bool(judges_turns),
     )
     policy = CostModel(drop_tokens_max) if by_cost else LengthThreshold(drop_tokens_max)
     order = make_eviction(EVICTIONS[eviction], config.frames)
@@ -80,4 +82,5 @@ def store_of(config: SimConfig, disk_share: float = 1.0) -> Store:
         by_cost=config.by_cost,
         eviction=config.eviction,
         percent_of_a=config.percent_of_a,
+        judges_turns=config.judges_turns,
     )

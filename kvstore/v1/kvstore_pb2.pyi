@@ -1344,21 +1344,25 @@ class FreeRequest(_message.Message):
     class _RetentionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[FreeRequest._Retention.ValueType], _builtins.type):
         DESCRIPTOR: _descriptor.EnumDescriptor
         RETENTION_UNSPECIFIED: FreeRequest._Retention.ValueType  # 0
-        """SESSION if the sequence names a session, else CACHE."""
+        """SESSION if the sequence names a session, else CACHE. A service may be told to judge
+        by itself which of such turns are worth a write (serve --disk-admission worth).
+        """
         CACHE: FreeRequest._Retention.ValueType  # 1
         """Keep committed blocks as cache, to be evicted by worth."""
         SESSION: FreeRequest._Retention.ValueType  # 2
-        """A turn of a chat session that is expected back: demoted tier by tier to disk."""
+        """A turn of a chat session that is expected back: demoted tier by tier to disk, always."""
         DISCARD: FreeRequest._Retention.ValueType  # 3
         """Blocks that only this sequence ever used go first of all."""
 
     class Retention(_Retention, metaclass=_RetentionEnumTypeWrapper): ...
     RETENTION_UNSPECIFIED: FreeRequest.Retention.ValueType  # 0
-    """SESSION if the sequence names a session, else CACHE."""
+    """SESSION if the sequence names a session, else CACHE. A service may be told to judge
+    by itself which of such turns are worth a write (serve --disk-admission worth).
+    """
     CACHE: FreeRequest.Retention.ValueType  # 1
     """Keep committed blocks as cache, to be evicted by worth."""
     SESSION: FreeRequest.Retention.ValueType  # 2
-    """A turn of a chat session that is expected back: demoted tier by tier to disk."""
+    """A turn of a chat session that is expected back: demoted tier by tier to disk, always."""
     DISCARD: FreeRequest.Retention.ValueType  # 3
     """Blocks that only this sequence ever used go first of all."""
 

@@ -1,0 +1,90 @@
+"""Whether what belongs to a session is worth a write is asked when it is about to leave the CPU tier.
+
+By then most of what comes back soon has done so, without the disk, and more is known of the rest. Only with
+`StoreConfig.judges_turns`, and only of turns that were freed without saying what is to become of them. What a
+request names itself is done: SESSION goes to disk at once, what is retained is written when it is looked at.
+"""
+
+import numpy as np
+
+from kvstore.core.blocks import NO_FRAME
+from kvstore.core.config import StoreConfig
+from kvstore.core.decisions import OWNERS_MAX
+from kvstore.core.links import Links
+from kvstore.core.memory import Memory
+from kvstore.core.ports import AdmissionPolicy
+from kvstore.core.tree import with_ancestors
+from kvstore.core.types import COPY, CPU, DISK, WRITE, Rows
+
+__all__ = ["Judging"]
+
+INTERVAL_SECONDS = 1.0
+# Share of the CPU tier that is free when nothing has to leave it.
+FREE_SHARE = 0.10
+# What may leave the CPU tier until the next look: this share of it, within these bounds.
+EDGE_SHARE = 1 / 16
+EDGE_MIN, EDGE_MAX = 64, 1_024
+
+
+class Judging:
+    """Looks at the blocks of least worth in the CPU tier, once a second at the most."""
+
+    def __init__(
+        self, config: StoreConfig, memory: Memory, links: Links, admission: AdmissionPolicy | None
+    ) -> None:
+        self._config = config
+        self._memory = memory
+        self._links = links
+        self._admission = admission if config.judges_turns and config.disk_frames else None
+        self._next_look = 0.0
+
+    @property
+    def is_on(self) -> bool:
+        """Whether turns wait for it, or go to disk at once."""
+        return self._admission is not None
+
+    def look(self, time: float) -> None:
+        """Time has passed."""
+        pool = self._memory.pools[CPU]
+        if self._admission is None or time < self._next_look:
+            return
+        self._next_look = time + INTERVAL_SECONDS
+        if pool.free_count > FREE_SHARE * pool.frame_count:
+            return
+        edge = min(max(EDGE_MIN, round(EDGE_SHARE * pool.frame_count)), EDGE_MAX)
+        rows = self._memory.eviction.victims(CPU, min(edge, pool.frame_count), lambda rows: rows)
+        rows = rows[self._memory.blocks.undecided[rows]]
+        if rows.size:
+            self._judge(self._admission, rows)
+
+    def _judge(self, admission: AdmissionPolicy, rows: Rows) -> None:
+        """Of one session's blocks tails stand before heads."""
+        blocks, retained = self._memory.blocks, self._memory.retained
+        blocks.undecided[rows] = False
+        rows = rows[~blocks.unwanted[rows]]
+        rows = rows[np.lexsort((-blocks.depth[rows], blocks.owner[rows]))]
+        good = admission.admits(DISK, rows)
+        if retained.has_any:
+            good |= retained.is_retained(rows)
+        refused = rows[~good]
+        if refused.size:
+            self._memory.decisions.note_lot(
+                "admit",
+                "not written",
+                "not likely enough to be read again",
+                blocks.owner[refused[:OWNERS_MAX]],
+                (("blocks_taken", float(rows.size - refused.size)), ("blocks_refused", float(refused.size))),
+            )
+        self._write(rows[good])
+
+    def _write(self, rows: Rows) -> None:
+        """And what they hang on: without it, they can't be read."""
+        blocks = self._memory.blocks
+        rows = with_ancestors(blocks, rows)
+        rows = rows[(blocks.frame[DISK][rows] == NO_FRAME) & ~blocks.to_disk[rows]]
+        rows = rows[np.argsort(blocks.depth[rows], kind="stable")]
+        blocks.undecided[rows] = False
+        blocks.to_disk[rows] = True
+        on_cpu = blocks.valid[CPU][rows]
+        self._links.ask_down(WRITE, rows[on_cpu])
+        self._links.ask_down(COPY, rows[~on_cpu])
