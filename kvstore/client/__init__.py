@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from kvstore.client.attaching import Layout
     from kvstore.client.attachment import PendingStep
     from kvstore.client.client import Client
+    from kvstore.client.cuda_mapping import DeviceFrames
     from kvstore.client.errors import ClientError, ForkedChild, Refused, ServiceLost, SharedTail, Unanswered
     from kvstore.client.keys import KEY_BYTES, KeyChain, block_keys
     from kvstore.client.mapping import MappedPool, map_shared_rank
@@ -24,6 +25,7 @@ __all__ = [
     "BlockTables",
     "Client",
     "ClientError",
+    "DeviceFrames",
     "ForkedChild",
     "KeyChain",
     "Layout",
@@ -45,6 +47,7 @@ MODULES = {
     "BlockTables": "tables",
     "Client": "client",
     "ClientError": "errors",
+    "DeviceFrames": "cuda_mapping",
     "ForkedChild": "errors",
     "KeyChain": "keys",
     "Layout": "attaching",

@@ -15,10 +15,10 @@ def fill_handle(handle: pb.PoolHandle, gpu: CudaPool) -> None:
     uuid = gpu.devices[rank]
     if gpu.fds[rank] is None:
         handle.cuda_ipc.handle = gpu.ipc_handles[rank]
-        handle.cuda_ipc.size_bytes, handle.cuda_ipc.device_uuid = gpu.rank_bytes, uuid
+        handle.cuda_ipc.size_bytes, handle.cuda_ipc.device_uuid = gpu.rank_bytes(rank), uuid
     else:
         handle.cuda.fd_index = 0
-        handle.cuda.size_bytes, handle.cuda.device_uuid = gpu.rank_bytes, uuid
+        handle.cuda.size_bytes, handle.cuda.device_uuid = gpu.rank_bytes(rank), uuid
 
 
 def fill_memory(message: pb.TierUsage, tier: Tier, pools: Pools | None, gpus: Gpus | None) -> None:

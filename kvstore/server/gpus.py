@@ -9,7 +9,7 @@ from kvstore.core.errors import ConfigInvalid, FieldInvalid
 from kvstore.cuda.bindings import load_driver
 from kvstore.cuda.driver import CudaFailed, CudaUnavailable, DeviceFound, Driver
 from kvstore.server.sizes import format_bytes
-from kvstore.tiers.cuda_thread import CudaThread
+from kvstore.tiers.cuda_thread import CudaThread, DeviceLost
 
 __all__ = ["Gpus", "STALLED_SECONDS", "check_gpu_memory", "find_gpus", "open_gpus"]
 
@@ -113,7 +113,7 @@ def open_gpus(uuids: Sequence[str], driver: Driver | None = None) -> Gpus | None
             threads.append(CudaThread(driver, uuid))
         sizes = [thread.call(lambda device: device.granularity_bytes()) for thread in threads]
         return Gpus(threads, max(sizes))
-    except (CudaUnavailable, CudaFailed) as error:
+    except (CudaUnavailable, CudaFailed, DeviceLost) as error:
         Gpus(threads, 0).close(1.0)
         remedy = "look at it with nvidia-smi: another process may have it for itself"
         raise ConfigInvalid(

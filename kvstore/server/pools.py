@@ -82,8 +82,11 @@ def count_frames(
     )
     for flag, asked, count in tiers:
         if asked and not count:
+            pages = (
+                f", in multiples of {gpus.granularity_bytes} on each GPU" if gpus and flag == "--gpu" else ""
+            )
             raise FieldInvalid(
-                f"a frame is {size} bytes, and {flag} is {asked}",
+                f"a frame is {size} bytes, and {flag} is {asked}{pages}",
                 field="layout.block_bytes",
                 value=layout.block_bytes,
                 remedy=f"start the service with a larger {flag}",

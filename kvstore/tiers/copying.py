@@ -24,7 +24,8 @@ def copy_moves(gpu: GpuPool, cpu: HostPool) -> tuple[Move, Move]:
 
 
 def piece_bytes(gpu: GpuPool) -> int:
-    return CUDA_PIECE_BYTES if isinstance(gpu, CudaPool) else COPY_PIECE_BYTES
+    """Of all ranks together. Devices move at once, so each is given as much as one would be alone."""
+    return CUDA_PIECE_BYTES * gpu.ranks if isinstance(gpu, CudaPool) else COPY_PIECE_BYTES
 
 
 def thread_count(gpu: GpuPool) -> int:

@@ -6,7 +6,6 @@ It has the surface of `HostPool` where that is asked; bytes on a device have add
 import logging
 import os
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import partial
 from types import TracebackType
 from typing import Self
@@ -60,11 +59,6 @@ class CudaPool:
         return self.ranks * self.stride_bytes
 
     @property
-    def rank_bytes(self) -> int:
-        """Of the memory of one rank, rounded up to the pages of its device."""
-        return max(memory.size_bytes for memory in self._memories)
-
-    @property
     def size_bytes(self) -> int:
         """Of all ranks together."""
         return sum(memory.size_bytes for memory in self._memories)
@@ -89,6 +83,10 @@ class CudaPool:
         """Why nothing can be copied any more."""
         return next((thread.error for thread in self.threads if thread.error is not None), None)
 
+    def rank_bytes(self, rank: int) -> int:
+        """Of the memory of this rank, rounded up to the pages of its device."""
+        return self._memories[rank].size_bytes
+
     def address(self, rank: int) -> int:
         """Of frame 0, on the device of this rank; the others follow at `stride_bytes`."""
         check(self._memories, f"pool {self.name} is closed")
@@ -100,11 +98,13 @@ class CudaPool:
             memory, thread = self._memories.pop(), self.threads[len(self._memories)]
             try:
                 thread.call(partial(_close, memory), timeout=CLOSE_SECONDS)
-            except (CheckFailed, CudaFailed, TimeoutError) as error:
+            except TimeoutError:
+                # It may be done later still, so nothing of it is anybody else's to close.
+                log.warning("the %s pool's memory on %s: the driver hangs", self.name, thread.uuid)
+            except (CheckFailed, CudaFailed) as error:
                 log.warning("the %s pool's memory on %s is not given back: %s", self.name, thread.uuid, error)
                 if memory.fd is not None:
-                    with suppress(OSError):
-                        os.close(memory.fd)
+                    os.close(memory.fd)
 
     def __enter__(self) -> Self:
         return self

@@ -125,7 +125,8 @@ class Pinning:
             self.pinned_bytes,
             self.total_bytes,
             self._option,
-            max(self.pinned_bytes, size),
+            # Of the first that failed half may be had; nobody says what the driver would take.
+            self.pinned_bytes or size // 2,
         )
 
 

@@ -75,9 +75,9 @@ class World:
         )
         if pool.ipc_handles[0]:
             handle.cuda_ipc.handle = pool.ipc_handles[0]
-            handle.cuda_ipc.size_bytes, handle.cuda_ipc.device_uuid = pool.rank_bytes, fake_uuid(0)
+            handle.cuda_ipc.size_bytes, handle.cuda_ipc.device_uuid = pool.rank_bytes(0), fake_uuid(0)
         else:
-            handle.cuda.size_bytes, handle.cuda.device_uuid = pool.rank_bytes, fake_uuid(0)
+            handle.cuda.size_bytes, handle.cuda.device_uuid = pool.rank_bytes(0), fake_uuid(0)
         return handle
 
     def map(self, handle: pb.PoolHandle | None = None) -> MappedPool:
@@ -184,7 +184,7 @@ def test_case_5_15_a_thousand_attachments_leave_nothing(world: World) -> None:
     for _ in range(1000):
         pool = world.map()
         [found] = world.engine[0].memory.ranges.values()
-        assert found.size == world.bench.gpu.rank_bytes
+        assert found.size == world.bench.gpu.rank_bytes(0)
         pool.close()
         del pool
         gc.collect(0)

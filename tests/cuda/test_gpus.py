@@ -1,11 +1,15 @@
 """Which GPUs are meant, and what is refused, in words."""
 
+from pathlib import Path
+
 import pytest
 
 from kvstore.core.errors import ConfigInvalid, FieldInvalid
 from kvstore.cuda.driver import CudaUnavailable
-from kvstore.server.config import parse_config
+from kvstore.server.config import ServeConfig, parse_config
 from kvstore.server.gpus import check_gpu_memory, find_gpus, open_gpus
+from kvstore.server.layout import Layout
+from kvstore.server.pools import count_frames
 from tests.cuda.fake import GRANULARITY, FakeDriver, fake_uuid
 
 GIB = 1 << 30
@@ -90,6 +94,19 @@ def test_the_bytes_asked_for_are_a_bound_that_rounding_keeps() -> None:
             gpus.check_ranks(ranks)
     gpus.close(5.0)
     assert not driver[0].left_behind
+
+
+def test_a_tier_smaller_than_a_gpus_pages_is_refused_with_their_size() -> None:
+    gpus = open_gpus([fake_uuid(0), fake_uuid(1)], load(2))
+    assert gpus is not None
+    layout = Layout(block_tokens=4, block_bytes=4096, ranks=2, fingerprint=b"f" * 32)
+    config = ServeConfig(socket=Path("/nowhere/k.sock"), gpu_bytes=2 * GRANULARITY - 1)
+    with pytest.raises(FieldInvalid, match=f"multiples of {GRANULARITY} on each GPU") as caught:
+        count_frames(config, layout, None, gpus)
+    assert "--gpu" in caught.value.remedy
+    larger = ServeConfig(socket=Path("/nowhere/k.sock"), gpu_bytes=2 * GRANULARITY)
+    assert count_frames(larger, layout, None, gpus).gpu == GRANULARITY // 4096
+    gpus.close(5.0)
 
 
 def test_a_gpu_that_does_not_open_is_named_and_the_others_are_given_back() -> None:

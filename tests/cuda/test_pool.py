@@ -1,6 +1,7 @@
 """The pool on devices: sizes, want of memory in words, ranks, what is left behind. Cases 2.19, 5.15, 7.02."""
 
 import os
+import threading
 
 import pytest
 
@@ -123,6 +124,32 @@ def test_case_5_15_a_thousand_attachments_leave_one_range_a_pool() -> None:
     assert not engine[0].left_behind
     assert len(os.listdir("/proc/self/fd")) == descriptors
     end(pool)
+
+
+def test_a_close_that_hangs_in_the_driver_has_a_deadline_and_is_done_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("kvstore.tiers.cuda_pool.CLOSE_SECONDS", 0.05)
+    driver = FakeDriver()
+    pool = make(driver, 32)
+    [fd] = pool.fds
+    assert fd is not None
+    release = threading.Event()
+
+    def hang() -> None:
+        release.wait(WAIT)
+
+    driver[0].during["memory_free_bytes"] = hang
+    hung = threading.Thread(target=lambda: pool.threads[0].call(lambda device: device.memory_free_bytes()))
+    hung.start()
+    pool.close()
+    # Another file may have its number by now: it is closed once, with the memory.
+    assert os.fstat(fd)
+    release.set()
+    hung.join()
+    end(pool)
+    assert not driver[0].left_behind
+    driver.close()
 
 
 def test_a_pool_of_a_lost_device_can_be_closed_and_says_why() -> None:
