@@ -36,7 +36,7 @@ class Folder:
     """Opens all files and checks them whole."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
         config = path / "config.json"
         if not config.is_file():
             remedy = "name a GGUF file, or a folder in Hugging Face's form"
@@ -54,7 +54,7 @@ class Folder:
         return tensor
 
     def load_tokenizer(self) -> Tokenizer:
-        return read_tokenizer(self._path)
+        return read_tokenizer(self.path)
 
     def _check_type(self, name: str) -> tuple[int, ...]:
         """The tensor's shape."""
@@ -65,7 +65,7 @@ class Folder:
                 "quantised weights are not supported",
             )
             remedy = "take the model in BF16, F16 or F32, or quantised as a GGUF file"
-            raise ModelRefused(self._path, what, why, remedy)
+            raise ModelRefused(self.path, what, why, remedy)
         return tuple(described.get_shape())
 
 

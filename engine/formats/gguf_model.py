@@ -74,6 +74,7 @@ class GGUFModel:
     """Opens the file and checks it whole: what it has no place for is refused."""
 
     def __init__(self, path: Path) -> None:
+        self.path = path
         self._file = GGUFFile(path)
         self._architecture = _read_architecture(self._file)
         self.config = _read_config(self._file, self._architecture)

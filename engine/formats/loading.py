@@ -1,11 +1,14 @@
 """From a model's files to its weights, whatever the form of the files."""
 
+import math
+from pathlib import Path
 from typing import Protocol
 
 import torch
 
 from engine.config import ModelConfig
 from engine.formats.tensors import EMBEDDING, FINAL_NORM, OUTPUT, layer_name
+from engine.refused import ModelRefused
 from engine.tokenizer import Tokenizer
 from engine.weights import LayerWeights, Weights, make_weights
 
@@ -14,6 +17,9 @@ __all__ = ["ModelFiles", "load_weights"]
 
 class ModelFiles(Protocol):
     """A model's files, opened and checked: what is read from them will be there, in the right shapes."""
+
+    @property
+    def path(self) -> Path: ...
 
     @property
     def config(self) -> ModelConfig: ...
@@ -28,7 +34,10 @@ class ModelFiles(Protocol):
 
 
 def load_weights(files: ModelFiles, dtype: torch.dtype = torch.float32) -> Weights:
-    """All weights, rounded to `dtype`, in memory of their own."""
+    """All weights, rounded to `dtype`, in memory of their own.
+
+    Refuses those that `dtype` can't hold: fp16 ends at 65,504, and beyond it they would be infinite.
+    """
     config = files.config
     embedding = _read(files, EMBEDDING, dtype)
     return make_weights(
@@ -41,7 +50,18 @@ def load_weights(files: ModelFiles, dtype: torch.dtype = torch.float32) -> Weigh
 
 
 def _read(files: ModelFiles, name: str, dtype: torch.dtype) -> torch.Tensor:
-    return files.read_tensor(name).to(dtype, copy=True)
+    return _to(dtype, files, name).clone()
+
+
+def _to(dtype: torch.dtype, files: ModelFiles, name: str) -> torch.Tensor:
+    """Perhaps still a view of the file."""
+    tensor = files.read_tensor(name).to(dtype)
+    # Both are NaN where any of them is.
+    least, greatest = tensor.aminmax()
+    if not (math.isfinite(least) and math.isfinite(greatest)):
+        what, why = f"tensor {name}", f"{dtype} can't hold its values, or they are no numbers"
+        raise ModelRefused(files.path, what, why, "choose --dtype bf16 or fp32, or fetch the weights again")
+    return tensor
 
 
 def _load_layer(files: ModelFiles, index: int, dtype: torch.dtype) -> LayerWeights:
@@ -52,7 +72,7 @@ def _load_layer(files: ModelFiles, index: int, dtype: torch.dtype) -> LayerWeigh
 
     def stack(names: tuple[str, ...], kind: str) -> torch.Tensor:
         """One below the other, which copies them."""
-        return torch.cat([files.read_tensor(layer_name(index, f"{name}.{kind}")).to(dtype) for name in names])
+        return torch.cat([_to(dtype, files, layer_name(index, f"{name}.{kind}")) for name in names])
 
     def join(*names: str) -> torch.Tensor:
         """`[out, in]` matrices side by side as one `[in, sum of out]`."""

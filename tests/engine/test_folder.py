@@ -157,6 +157,21 @@ def test_quantised_tensors_are_refused(tmp_path):
         Folder(tmp_path)
 
 
+@pytest.mark.parametrize("name", ["lm_head.weight", "model.layers.1.mlp.up_proj.weight"])
+def test_weights_that_the_type_can_not_hold_are_refused(tmp_path, name):
+    write_folder(tmp_path)
+    tensors = draw_tensors()
+    tensors[name][3, 2] = 70_000.0
+    save_file(tensors, tmp_path / "model.safetensors")
+    load_weights(Folder(tmp_path), torch.bfloat16)
+    with pytest.raises(ModelRefused, match=f"tensor {name}: torch.float16 can't hold.*--dtype bf16"):
+        load_weights(Folder(tmp_path), torch.float16)
+    tensors[name][3, 2] = float("nan")
+    save_file(tensors, tmp_path / "model.safetensors")
+    with pytest.raises(ModelRefused, match=f"tensor {name}: torch.float32 can't hold"):
+        load_weights(Folder(tmp_path))
+
+
 def test_pickled_weights_are_not_read(tmp_path):
     write_config(tmp_path)
     with pytest.raises(ModelRefused, match=r"\*\.safetensors: there is no such file"):
