@@ -9,9 +9,9 @@ import numpy as np
 
 from kvstore.core.blocks import NO_FRAME
 from kvstore.core.config import StoreConfig
-from kvstore.core.decisions import OWNERS_MAX
 from kvstore.core.links import Links
 from kvstore.core.memory import Memory
+from kvstore.core.operations import Decision
 from kvstore.core.ports import AdmissionPolicy
 from kvstore.core.tree import with_ancestors
 from kvstore.core.types import COPY, CPU, DISK, WRITE, Rows
@@ -68,13 +68,18 @@ class Judging:
             good |= retained.is_retained(rows)
         refused = rows[~good]
         if refused.size:
-            self._memory.decisions.note_lot(
-                "admit",
-                "not written",
-                "not likely enough to be read again",
-                blocks.owner[refused[:OWNERS_MAX]],
-                (("blocks_taken", float(rows.size - refused.size)), ("blocks_refused", float(refused.size))),
+            decision = Decision(
+                time=self._memory.now,
+                kind="admit",
+                chosen="not written",
+                reason="not likely enough to be read again",
+                tenant=self._memory.shares.tenant_of_all(refused),
+                inputs=(
+                    ("blocks_taken", float(rows.size - refused.size)),
+                    ("blocks_refused", float(refused.size)),
+                ),
             )
+            self._memory.decisions.note(decision, blocks.owner[refused])
         self._write(rows[good])
 
     def _write(self, rows: Rows) -> None:
