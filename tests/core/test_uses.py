@@ -139,8 +139,8 @@ def test_what_makes_room_is_told_as_evicted_and_what_is_thrown_away_is_not() -> 
     assert sorted(row for _, row in policy.gone)[:4] == sorted(policy.uses[0].rows.tolist())
 
 
-def test_that_a_session_is_over_is_told_with_all_of_its_chain_tails_first() -> None:
-    """What others have used as well among it, which stays cached."""
+def test_that_a_session_is_over_is_told_with_what_is_its_own_tails_first() -> None:
+    """And not with what others have used as well, which stays cached."""
     caller, policy = learning()
     caller.cache(TOKENS, session="other")
     longer = TOKENS + text(2, 8)
@@ -149,15 +149,15 @@ def test_that_a_session_is_over_is_told_with_all_of_its_chain_tails_first() -> N
     assert len(chain) == 6
     caller.step(EndSession(session="chat"))
     caller.step()
-    assert policy.over == [chain[::-1]]
+    assert policy.over == [chain[:3:-1]]
     assert caller.lookup(keys_of(longer)).blocks_cached == 4
-    # Whose blocks it has all told of already, nobody hears of again.
+    # Of a session that has nothing left nobody hears again.
     caller.step(EndSession(session="chat"))
     caller.step()
-    assert policy.over == [chain[::-1]]
+    assert policy.over == [chain[:3:-1]]
 
 
-def test_what_a_session_has_left_beside_its_last_chain_is_over_with_it() -> None:
+def test_what_a_session_has_left_beside_its_last_turn_is_over_with_it() -> None:
     caller, policy = learning()
     caller.cache(TOKENS + text(2, 8), session="chat")
     caller.cache(TOKENS + text(3, 8), session="chat")
