@@ -67,7 +67,7 @@ def test_a_copy_ends_with_its_last_byte_and_not_before(bench: Bench) -> None:
 
 
 def test_a_copy_is_given_the_time_that_it_had_the_stream(bench: Bench) -> None:
-    """Of those that are seen to have ended together each its part, by bytes: the bandwidth is learnt of it."""
+    """Those that are seen to have ended together share it, by bytes: the bandwidth is learnt of it."""
     first, second = bench.submit(parts=1), bench.submit(parts=3)
     bench.run()
     bench.time = 4.0
