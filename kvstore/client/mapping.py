@@ -1,11 +1,11 @@
 """The pools of a service in this process's memory.
 
-A pool comes as a file descriptor over a Unix socket. That connection stays open for as long as the memory is
-mapped: it is the tether, and the service holds back an engine's frames until the last tether has ended. So a
-tether must never end before its mapping. Here the kernel's order sees to that where the process dies, and a
-finalizer on the mapping itself where it lives: `close` gives up the client's own reference, and memory and
-tether go when the last array that the engine made from the pool has gone. Nothing is ever unmapped under an
-array that is still in use.
+A pool comes as a file descriptor over a Unix socket, of a memory file or of pages on a GPU. That connection
+stays open for as long as the memory is mapped: it is the tether, and the service holds back an engine's
+frames until the last tether has ended. So a tether must never end before its mapping. Here the kernel's
+order sees to that where the process dies, and a finalizer on the mapping itself where it lives: `close`
+gives up the client's own reference, and memory and tether go when the last array or tensor that the engine
+made from the pool has gone. Nothing is ever unmapped under one that is still in use.
 """
 
 import os

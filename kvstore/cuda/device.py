@@ -20,17 +20,13 @@ class CudaDevice:
         self._calls = calls
         self._number = number
         self._uuid = uuid
-        api = calls.api
-        attributes = api.CUdevice_attribute
-        self._exports_fds = all(
-            calls("cuDeviceGetAttribute", attribute, number)[0]
-            for attribute in (
-                attributes.CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
-                attributes.CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED,
-            )
+        self._exports_fds = self._has("VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED") and self._has(
+            "HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED"
         )
-        self._has_batches = has_batches
-        self._fd_type = api.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+        # Where registered memory has another address on the device, a batch that is given the host's has been
+        # seen to end the context; a single copy knows what it is given.
+        self._has_batches = has_batches and self._has("CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM")
+        self._fd_type = calls.api.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
         [self._context] = calls("cuDevicePrimaryCtxRetain", number)
 
     @property
@@ -178,6 +174,11 @@ class CudaDevice:
         attributes.srcAccessOrder = api.CUmemcpySrcAccessOrder.CU_MEMCPY_SRC_ACCESS_ORDER_STREAM
         to, from_ = [[api.CUdeviceptr(each) for each in side] for side in (targets, sources)]
         self._calls("cuMemcpyBatchAsync", to, from_, list(sizes), len(sizes), [attributes], [0], 1, stream)
+
+    def _has(self, name: str) -> bool:
+        attribute = getattr(self._calls.api.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
+        [has] = self._calls("cuDeviceGetAttribute", attribute, self._number)
+        return bool(has)
 
     def _location(self) -> Any:
         location = self._calls.api.CUmemLocation()

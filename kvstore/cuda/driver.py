@@ -69,7 +69,7 @@ class Device(Protocol):
 
     @property
     def copies_batches(self) -> bool:
-        """Whether the driver has `copy_batch`."""
+        """Whether `copy_batch` can be used, with pinned memory too."""
 
     def current(self) -> AbstractContextManager[None]:
         """Makes its context the calling thread's, and what it was before again at the end."""

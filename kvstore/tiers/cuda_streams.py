@@ -30,6 +30,7 @@ class _UnderWay:
 
     ended: Future[float]
     begin: float
+    size: int
     error: CudaFailed | None = None
     event: int | None = None
 
@@ -63,7 +64,7 @@ class CopyStream:
 
     def submit(self, copies: Copies, ended: Future[float]) -> None:
         """From here on the future ends for sure: by `poll`, or by `give_up`."""
-        work = _UnderWay(ended, self._now())
+        work = _UnderWay(ended, self._now(), max(1, sum(copies.sizes)))
         self._under_way.append(work)
         try:
             if self._device.copies_batches:
@@ -79,23 +80,19 @@ class CopyStream:
 
     def poll(self) -> bool:
         """Ends what has ended; whether there was any."""
-        ended_some = False
-        while self._under_way:
-            work = self._under_way[0]
-            if work.event is None and not self._record(work):
-                break
-            if work.event is None or not self._device.is_done(work.event):
-                break
-            self._under_way.popleft()
-            self._events.append(work.event)
-            now = self._now()
-            seconds, self._ended_at = now - max(work.begin, self._ended_at), now
-            if work.error is not None:
-                work.ended.set_exception(work.error)
-            else:
-                work.ended.set_result(seconds)
-            ended_some = True
-        return ended_some
+        ended: list[_UnderWay] = []
+        try:
+            while self._under_way:
+                work = self._under_way[0]
+                if work.event is None and not self._record(work):
+                    break
+                if work.event is None or not self._device.is_done(work.event):
+                    break
+                ended.append(self._under_way.popleft())
+                self._events.append(work.event)
+        finally:
+            self._end(ended)
+        return bool(ended)
 
     def give_up(self, error: BaseException) -> None:
         """The device does nothing any more."""
@@ -106,6 +103,19 @@ class CopyStream:
         for event in self._events:
             self._device.destroy_event(event)
         self._device.destroy_stream(self._stream)
+
+    def _end(self, ended: Sequence[_UnderWay]) -> None:
+        """What is seen to have ended together has shared the time, by its bytes."""
+        if not ended:
+            return
+        now = self._now()
+        seconds, self._ended_at = now - max(ended[0].begin, self._ended_at), now
+        total = sum(work.size for work in ended)
+        for work in ended:
+            if work.error is not None:
+                work.ended.set_exception(work.error)
+            else:
+                work.ended.set_result(seconds * work.size / total)
 
     def _record(self, work: _UnderWay) -> bool:
         """Whether an event stands behind it now. One that is recorded later than it could is as good."""

@@ -54,7 +54,7 @@ class FakeStreams:
     def put(self, number: int, steps: Sequence[Step]) -> None:
         with self._changed:
             self.by_number[number].steps.extend(steps)
-            self._changed.notify()
+            self._changed.notify_all()
 
     def stall(self, number: int | None = None) -> None:
         """Nothing of it runs from now on; None: of any of those that there are."""
@@ -87,7 +87,7 @@ class FakeStreams:
     def close(self) -> None:
         with self._changed:
             self._closed = True
-            self._changed.notify()
+            self._changed.notify_all()
         if self._thread is not None:
             self._thread.join()
 
@@ -96,7 +96,7 @@ class FakeStreams:
             for stream in self.by_number.values():
                 if number in (None, stream.number):
                     stream.is_stalled = is_stalled
-            self._changed.notify()
+            self._changed.notify_all()
 
     def _step(self, number: int | None) -> bool:
         ready = [

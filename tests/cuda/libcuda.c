@@ -14,7 +14,7 @@
 
 enum { OK = 0, INVALID = 1, OUT_OF_MEMORY = 2, BAD_DEVICE = 101, BAD_CONTEXT = 201, BAD_HANDLE = 400,
        NOT_FOUND = 500, NOT_READY = 600, ALREADY = 712, NOT_REGISTERED = 713 };
-enum { VIRTUAL_MEMORY = 102, POSIX_FD = 103, DEVICES = 2, MOST = 256, DEVICE_TYPE = 1, ORDER_STREAM = 1 };
+enum { HOST_POINTER = 91, VIRTUAL_MEMORY = 102, POSIX_FD = 103, DEVICES = 2, MOST = 256, DEVICE_TYPE = 1, ORDER_STREAM = 1 };
 
 typedef uint64_t Address;
 typedef struct { int type, id; } Location;
@@ -63,8 +63,9 @@ int cuDeviceGetName(char *name, int length, int device) { strncpy(name, "Stub GP
 int cuDeviceTotalMem(size_t *bytes, int device) { *bytes = total; return OK; }
 int cuDeviceGetUuid(char *uuid, int device) { memset(uuid, 0xA0 + device, 16); return OK; }
 int cuDeviceGetAttribute(int *value, int attribute, int device) {
-    NEED(attribute == VIRTUAL_MEMORY || attribute == POSIX_FD, INVALID);
-    *value = 1;
+    NEED(attribute == VIRTUAL_MEMORY || attribute == POSIX_FD || attribute == HOST_POINTER, INVALID);
+    /* The second device has other addresses for pinned memory. */
+    *value = attribute != HOST_POINTER || device == 0;
     return OK;
 }
 int cuDevicePrimaryCtxRetain(void **context, int device) {

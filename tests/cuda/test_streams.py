@@ -67,13 +67,14 @@ def test_a_copy_ends_with_its_last_byte_and_not_before(bench: Bench) -> None:
 
 
 def test_a_copy_is_given_the_time_that_it_had_the_stream(bench: Bench) -> None:
-    first, second = bench.submit(), bench.submit()
+    """Those that are seen to have ended together share it, by bytes: the bandwidth is learnt of it."""
+    first, second = bench.submit(parts=1), bench.submit(parts=3)
     bench.run()
-    bench.time = 3.0
+    bench.time = 4.0
     bench.stream.poll()
-    assert (first.result(0), second.result(0)) == (3.0, 0.0)
+    assert (first.result(0), second.result(0)) == (1.0, 3.0)
     third = bench.submit()
-    bench.time = 7.0
+    bench.time = 8.0
     assert bench.stream.waiting_seconds() == 4.0
     bench.run()
     bench.stream.poll()
@@ -132,3 +133,15 @@ def test_a_lost_device_is_raised_and_nothing_is_left_waiting(bench: Bench) -> No
     bench.stream.give_up(caught.value)
     assert before.exception(0) is caught.value
     assert bench.stream.is_idle
+
+
+def test_what_has_ended_is_told_though_the_next_can_not_be_asked_for(bench: Bench) -> None:
+    good, unknown = bench.submit(), bench.submit()
+    bench.run()
+    bench.device.fail("is_done", after=1, code="CUDA_ERROR_INVALID_HANDLE")
+    with pytest.raises(CudaFailed):
+        bench.stream.poll()
+    assert good.result(0) == 0.0
+    assert not unknown.done()
+    bench.stream.poll()
+    assert unknown.result(0) == 0.0
