@@ -40,6 +40,12 @@ class Llama:
               dtype[frames, layers, 2, block_tokens, kv_heads, head_dim].
         Returns fp32[sequences, vocab].
         """
+        hidden = self.compute(batch, pool)
+        return self.logits(hidden[batch.query_starts[1:] - 1])
+
+    @torch.inference_mode()
+    def compute(self, batch: Batch, pool: torch.Tensor) -> torch.Tensor:
+        """The same without the logits: what the last layer makes of each token, dtype[tokens, hidden]."""
         weights = self.weights
         hidden = weights.embedding[batch.token_ids]
         cos, sin = self._cos[batch.positions], self._sin[batch.positions]
@@ -47,8 +53,13 @@ class Llama:
             normed = self._norm(hidden, layer.attention_norm)
             hidden += self._attend(normed, layer, batch, pool[:, index], cos, sin)
             hidden += _mlp(self._norm(hidden, layer.mlp_norm), layer)
-        last = hidden[batch.query_starts[1:] - 1]
-        return linear(self._norm(last, weights.final_norm), weights.output).float()
+        return hidden
+
+    @torch.inference_mode()
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """What comes next after each of some tokens of `compute`, fp32[tokens, vocab]."""
+        weights = self.weights
+        return linear(self._norm(hidden, weights.final_norm), weights.output).float()
 
     def _attend(
         self,

@@ -8,7 +8,15 @@ from collections.abc import Sequence
 
 import torch
 
-__all__ = ["INDEX_TYPES", "KV_TYPES", "KernelArgumentError", "check_kv_layer", "check_tensor", "refuse"]
+__all__ = [
+    "INDEX_TYPES",
+    "KV_TYPES",
+    "KernelArgumentError",
+    "check_attention",
+    "check_kv_layer",
+    "check_tensor",
+    "refuse",
+]
 
 KV_TYPES = (torch.float32, torch.float16, torch.bfloat16)
 INDEX_TYPES = (torch.int32, torch.int64)
@@ -75,6 +83,37 @@ def check_kv_layer(operation: str, kv_layer: torch.Tensor) -> None:
             f"of a head_dim from 1 to {HEAD_DIM_MAX}",
             "another kernel is needed for heads of that size",
         )
+
+
+def check_attention(
+    operation: str,
+    query: torch.Tensor,
+    kv_layer: torch.Tensor,
+    block_tables: torch.Tensor,
+    context_lens: torch.Tensor,
+) -> None:
+    """What decode and prefill have in common; `query` is dtype[any, heads, head_dim]."""
+    check_kv_layer(operation, kv_layer)
+    kv_heads, head_dim = kv_layer.shape[3:]
+    device = kv_layer.device
+    check_tensor(
+        operation,
+        "query",
+        query,
+        shape=(None, None, head_dim),
+        dtypes=(kv_layer.dtype,),
+        device=device,
+        dense_axes=1,
+    )
+    heads = query.shape[1]
+    if heads % kv_heads:
+        wanted = f"a multiple of {kv_heads} KV heads"
+        raise refuse(operation, "query", f"of {heads} heads", wanted, "pass that layer of that model's pool")
+    for name, tensor, shape in (
+        ("block_tables", block_tables, (None, None)),
+        ("context_lens", context_lens, (len(block_tables),)),
+    ):
+        check_tensor(operation, name, tensor, shape=shape, dtypes=INDEX_TYPES, device=device, dense_axes=1)
 
 
 def _is_dense(tensor: torch.Tensor, axes: int) -> bool:

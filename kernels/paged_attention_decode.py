@@ -1,10 +1,9 @@
 """Attention of one new token for each of many sequences, over contexts that lie in frames.
 
-The reference gathers the contexts into contiguous memory once and lets `scaled_dot_product_attention` do the
-rest. The kernel reads them where they are. One program has the query heads of one KV head, so each K and V is
-read once; a context is split between several programs where sequences and heads alone are too few for a GPU,
-and merged after that (`kernels/attention_splits.py`).
-Tests: tests/kernels/test_paged_attention_decode.py.
+The reference gathers contexts into contiguous memory and lets `scaled_dot_product_attention` do the rest.
+The kernel reads them where they are. One program has the query heads of one KV head, so each K and V is read
+once; a context is split between several programs where sequences and heads alone are too few for a GPU, and
+merged after that (`kernels/attention_splits.py`). Tests: tests/kernels/test_paged_attention_decode.py.
 """
 
 import torch
@@ -14,13 +13,15 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from kernels.attention_splits import make_parts, plan_merge, splits_for, tokens_of_split
 from kernels.attention_tiles import attend_tiles, score_scale, tiles_for
-from kernels.checks import INDEX_TYPES, check_kv_layer, check_tensor, refuse
-from kernels.gathering import gather_context
+from kernels.checks import check_attention, refuse
+from kernels.gathering import gather_context, make_room
 from kernels.launch import Launch, runs_kernel
 
 __all__ = ["paged_attention_decode", "paged_attention_decode_reference", "plan_paged_attention_decode"]
 
 NAME = "paged_attention_decode"
+# Of K and of V each, what the reference gathers before it reads it again.
+GATHERED_BYTES = 1 << 20
 # Query heads of a KV head in one program; a larger group is shared between several.
 ROWS_MAX = 64
 
@@ -65,27 +66,44 @@ def paged_attention_decode_reference(
     context_lens: torch.Tensor,
     context_len_max: int,
 ) -> torch.Tensor:
-    """The same in torch."""
+    """The same in torch: so many sequences at once as what is gathered of them stays in a core's cache."""
+    lens = context_lens.tolist()
+    row_bytes = context_len_max * kv_layer.shape[3] * kv_layer.shape[4] * kv_layer.dtype.itemsize
+    at_once = min(len(lens), max(1, GATHERED_BYTES // max(row_bytes, 1)))
+    room = make_room(kv_layer, at_once, context_len_max)
+    parts = (slice(row, row + at_once) for row in range(0, len(lens), max(at_once, 1)))
+    outputs = [_attend_some(query[part], kv_layer, block_tables[part], lens[part], room) for part in parts]
+    return torch.cat(outputs) if outputs else torch.empty_like(query)
+
+
+def _attend_some(
+    query: torch.Tensor,
+    kv_layer: torch.Tensor,
+    block_tables: torch.Tensor,
+    lens: list[int],
+    room: torch.Tensor,
+) -> torch.Tensor:
+    """Some sequences whose contexts have `lens` tokens, dtype[sequences, heads, head_dim]."""
     sequences, heads, head_dim = query.shape
     kv_heads = kv_layer.shape[3]
-    key, value = gather_context(kv_layer, block_tables, context_len_max)
-
-    beyond = torch.arange(context_len_max, device=query.device) >= context_lens[:, None]
-    mask = torch.where(beyond, -torch.inf, 0.0).to(query.dtype)
-    # NaN survives both a score of -inf and a weight of 0, so what lies beyond a context is wiped, not only
-    # masked. By place, because a masked fill passes over everything to clear a little.
-    places = beyond.nonzero(as_tuple=True)
-    key[places] = 0
-    value[places] = 0
-
+    longest = max(lens)
+    if longest == 0:
+        return torch.zeros_like(query)
+    key, value = gather_context(kv_layer, block_tables, longest, room)
+    mask = None
+    if min(lens) < longest:
+        # NaN survives both a score of -inf and a weight of 0, so what lies beyond a context is wiped, and not
+        # masked alone. A context of no tokens is wiped and seen, for an output of 0.
+        mask = torch.zeros(sequences, 1, 1, longest, dtype=query.dtype)
+        for row, length in enumerate(lens):
+            key[row, length:] = 0
+            value[row, length:] = 0
+            if length:
+                mask[row, :, :, length:] = -torch.inf
     # The query heads that share a KV head become rows of one small matrix, so K and V are read only once.
     grouped = query.reshape(sequences, kv_heads, heads // kv_heads, head_dim)
-    output = scaled_dot_product_attention(
-        grouped, key.transpose(1, 2), value.transpose(1, 2), attn_mask=mask[:, None, None]
-    )
-    output = output.reshape(sequences, heads, head_dim)
-    is_empty = context_lens == 0
-    return output.masked_fill_(is_empty[:, None, None], 0) if is_empty.any() else output
+    output = scaled_dot_product_attention(grouped, key.transpose(1, 2), value.transpose(1, 2), attn_mask=mask)
+    return output.reshape(sequences, heads, head_dim)
 
 
 def plan_paged_attention_decode(
@@ -210,34 +228,11 @@ def _check(
     context_lens: torch.Tensor,
     context_len_max: int,
 ) -> None:
-    check_kv_layer(NAME, kv_layer)
-    _, _, block_tokens, kv_heads, head_dim = kv_layer.shape
-    device, dtypes = kv_layer.device, (kv_layer.dtype,)
-    check_tensor(
-        NAME, "query", query, shape=(None, None, head_dim), dtypes=dtypes, device=device, dense_axes=1
-    )
-    sequences, heads, _ = query.shape
-    if heads % kv_heads:
-        raise refuse(NAME, "query", f"of {heads} heads", f"a multiple of {kv_heads} KV heads", "check both")
-    check_tensor(
-        NAME,
-        "block_tables",
-        block_tables,
-        shape=(sequences, None),
-        dtypes=INDEX_TYPES,
-        device=device,
-        dense_axes=1,
-    )
-    check_tensor(
-        NAME,
-        "context_lens",
-        context_lens,
-        shape=(sequences,),
-        dtypes=INDEX_TYPES,
-        device=device,
-        dense_axes=1,
-    )
-    room = block_tables.shape[1] * block_tokens
+    check_attention(NAME, query, kv_layer, block_tables, context_lens)
+    if len(query) != len(block_tables):
+        wanted = f"one for each of the {len(block_tables)} block tables"
+        raise refuse(NAME, "query", f"of {len(query)} sequences", wanted, "check both")
+    room = block_tables.shape[1] * kv_layer.shape[2]
     if not 0 <= context_len_max <= room:
         raise refuse(
             NAME,

@@ -12,8 +12,8 @@ import triton.language as tl
 from torch.nn.functional import scaled_dot_product_attention
 
 from kernels.attention_tiles import attend_tiles, score_scale, tiles_for
-from kernels.checks import INDEX_TYPES, check_kv_layer, check_tensor, refuse
-from kernels.gathering import gather_context
+from kernels.checks import INDEX_TYPES, check_attention, check_tensor, refuse
+from kernels.gathering import gather_context, make_room
 from kernels.launch import Launch, runs_kernel
 
 __all__ = ["paged_attention_prefill", "paged_attention_prefill_reference", "plan_paged_attention_prefill"]
@@ -67,22 +67,28 @@ def paged_attention_prefill_reference(
 ) -> torch.Tensor:
     """The same in torch."""
     chunks = query.split(query_starts.diff().tolist())
+    lens = context_lens.tolist()
+    room = make_room(kv_layer, 1, max(lens, default=0))
     outputs = [
-        _attend_one(chunk, kv_layer, table, length)
-        for chunk, table, length in zip(chunks, block_tables, context_lens.tolist(), strict=True)
+        _attend_one(chunk, kv_layer, table, length, room)
+        for chunk, table, length in zip(chunks, block_tables, lens, strict=True)
         if len(chunk)
     ]
     return torch.cat(outputs) if outputs else torch.empty_like(query)
 
 
 def _attend_one(
-    query: torch.Tensor, kv_layer: torch.Tensor, block_table: torch.Tensor, context_len: int
+    query: torch.Tensor,
+    kv_layer: torch.Tensor,
+    block_table: torch.Tensor,
+    context_len: int,
+    room: torch.Tensor,
 ) -> torch.Tensor:
     """One sequence's new tokens, dtype[tokens, heads, head_dim], over its context of `context_len` tokens."""
     tokens, heads, head_dim = query.shape
     kv_heads = kv_layer.shape[3]
     group = heads // kv_heads
-    key, value = gather_context(kv_layer, block_table[None], context_len)
+    key, value = gather_context(kv_layer, block_table[None], context_len, room)
 
     # KV heads stand where a batch would, and expand (no copy) over the query heads that share them.
     output = scaled_dot_product_attention(
@@ -214,34 +220,21 @@ def _check(
     context_lens: torch.Tensor,
     query_len_max: int,
 ) -> None:
-    check_kv_layer(NAME, kv_layer)
-    kv_heads, head_dim = kv_layer.shape[3:]
+    check_attention(NAME, query, kv_layer, block_tables, context_lens)
     check_tensor(
         NAME,
-        "query",
-        query,
-        shape=(None, None, head_dim),
-        dtypes=(kv_layer.dtype,),
+        "query_starts",
+        query_starts,
+        shape=(len(block_tables) + 1,),
+        dtypes=INDEX_TYPES,
         device=kv_layer.device,
         dense_axes=1,
     )
-    tokens, heads, _ = query.shape
-    if heads % kv_heads:
-        raise refuse(NAME, "query", f"of {heads} heads", f"a multiple of {kv_heads} KV heads", "check both")
-    sequences = block_tables.shape[0]
-    for name, tensor, shape in (
-        ("block_tables", block_tables, (sequences, None)),
-        ("query_starts", query_starts, (sequences + 1,)),
-        ("context_lens", context_lens, (sequences,)),
-    ):
-        check_tensor(
-            NAME, name, tensor, shape=shape, dtypes=INDEX_TYPES, device=kv_layer.device, dense_axes=1
-        )
-    if not 0 <= query_len_max <= tokens:
+    if not 0 <= query_len_max <= len(query):
         raise refuse(
             NAME,
             "query_len_max",
             query_len_max,
-            f"from 0 to the {tokens} tokens of query",
+            f"from 0 to the {len(query)} tokens of query",
             "the most tokens of one sequence",
         )

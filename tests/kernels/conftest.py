@@ -28,6 +28,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("case", cases, ids=lambda case: "-".join(map(str, case.values())))
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """What tries all shapes by itself is for `--kernel-grid` alone."""
+    if not config.getoption("--kernel-grid"):
+        left_out = [item for item in items if item.get_closest_marker("grid")]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
+
+
 def spread(grid: Sequence[Case]) -> list[Case]:
     """Cases in which all values of the first two axes meet, and each of the others is seen twice."""
     times: Counter[Any] = Counter()

@@ -30,18 +30,13 @@ class Interpreter:
     """The other process. Started at once, so that it imports torch while the first tests run."""
 
     def __init__(self) -> None:
-        environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT)}
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.kernels.interpreting"],
-            cwd=ROOT,
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        self._process = self._start()
 
     def __call__(self, check: Callable[..., None], **arguments: Any) -> None:
-        """Runs `check` over there; fails with its traceback if it raises."""
+        """Runs `check` over there; fails with its traceback if it raises, or ends the process."""
+        if self._process.poll() is not None:
+            self.close()
+            self._process = self._start()
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         asked = {"module": check.__module__, "check": check.__name__, "arguments": arguments}
@@ -54,11 +49,20 @@ class Interpreter:
             raise AssertionError(error)
 
     def close(self) -> None:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.wait()
-        self._process.stdout.close()
+        # Closes the pipes and waits.
+        with self._process:
+            pass
+
+    def _start(self) -> subprocess.Popen[str]:
+        environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT)}
+        return subprocess.Popen(
+            [sys.executable, "-m", "tests.kernels.interpreting"],
+            cwd=ROOT,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
 
 
 def mend() -> None:
