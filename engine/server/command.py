@@ -20,7 +20,7 @@ from engine.models import MODEL_NAMES
 from engine.server.limits import Limits
 from engine.server.loading import load
 from engine.server.own_service import ServiceFailed, own_service
-from engine.server.serving import Options, Server
+from engine.server.serving import CannotListen, Options, Server
 from kvstore.client import ClientError
 
 __all__ = ["main"]
@@ -137,6 +137,8 @@ def _run(options: Options, service: AbstractContextManager[str]) -> None:
             server = Server(replace(options, kvstore=address), load(options.model))
             _show(server.start(), options.model, has_key=bool(options.api_key))
             is_good = server.serve()
+    except CannotListen as error:
+        _fail(str(error), EXIT_REFUSED)
     except (ClientError, ServiceFailed, ModelNotFoundError, ValueError, OSError) as error:
         _fail(str(error), EXIT_FAILED)
     if not is_good:

@@ -1,7 +1,11 @@
 """Completions of text and of tokens."""
 
+import pytest
+
 from engine.plain import answer_plainly
 from engine.server.loading import Loaded
+
+pytestmark = pytest.mark.usefixtures("service")
 
 PROMPT = "once in the north there"
 ASKED = {"model": "tiny", "prompt": PROMPT, "max_tokens": 12, "temperature": 0}
