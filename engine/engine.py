@@ -19,8 +19,8 @@ from engine.batch import Batch
 from engine.digests import Digests, Memory
 from engine.model import Llama
 from engine.requests import Request, Stream, Work
-from engine.sampling import choose
 from engine.scheduler import Scheduler
+from engine.speaking import Speaking
 from kvstore.client import Client, Layout, Refused, ServiceLost, operations
 from kvstore.v1 import kvstore_pb2 as pb
 
@@ -30,6 +30,8 @@ BUILD = "kvstore reference engine 1"
 # Longest wait for an event when nothing can run, and pause between two tries to attach.
 WAIT_SECONDS = 0.1
 ATTACH_PAUSE_SECONDS = 0.1
+# A Fork takes 64 children.
+BRANCHES_MAX = 64
 # Refusals of an Attach that pass by themselves, once the service had this engine.
 PASSING = ("DRAINING", "POOL_QUARANTINED", "TOO_MANY_ENGINES")
 
@@ -62,6 +64,7 @@ class Engine:
         self._block_tokens = block_tokens
         self.attach_seconds = attach_seconds
         self._scheduler = Scheduler(block_tokens, running_max=running_max)
+        self._speaking = Speaking(self._scheduler)
         layout = model.config.kv_layout(block_tokens=block_tokens, dtype=model.weights.dtype)
         self._kv_layout = layout
         self._layout = Layout(
@@ -101,6 +104,10 @@ class Engine:
             raise EngineError("a request needs a prompt and room for one new token")
         if length > config.context_length:
             raise EngineError(f"{length} tokens are more than the model's {config.context_length}")
+        if not (1 <= request.samples <= BRANCHES_MAX and 1 <= request.beams <= BRANCHES_MAX):
+            raise EngineError(f"samples and beams must be from 1 to {BRANCHES_MAX}")
+        if request.samples > request.beams > 1:
+            raise EngineError(f"{request.beams} beams are too few for {request.samples} answers")
         if min(request.prompt) < 0 or max(request.prompt) >= config.vocab_size:
             raise EngineError(f"the prompt's tokens must be from 0 to {config.vocab_size - 1}")
         return self._scheduler.submit(request)
@@ -109,6 +116,7 @@ class Engine:
         """Ends it, and those who follow it: what it holds goes back with the next step, which tells nothing
         more of it. Nothing happens to one that is done."""
         self._scheduler.cancel(stream, reason)
+        self._speaking.end_with(stream)
 
     def step(self) -> list[Stream]:
         """One iteration; returns the streams with news: admitted, given a token, or done.
@@ -119,7 +127,7 @@ class Engine:
             return []
         try:
             self._exchange()
-            work = self._scheduler.next_work(self._client.tables)
+            work = self._scheduler.next_work()
             if work is not None:
                 self._run(work)
             elif self._scheduler.is_waiting:
@@ -129,7 +137,8 @@ class Engine:
         # A loss in the middle takes no news with it.
         news, self._news = self._news, []
         # Who waited for one that has ended has ended with it.
-        news += [follower for stream in news if stream.is_done for follower in stream.followers]
+        for stream in [each for each in news if each.is_done]:
+            news += [*stream.followers, *self._speaking.end_with(stream)]
         return list(dict.fromkeys(news))
 
     def rest(self) -> None:
@@ -240,23 +249,14 @@ class Engine:
         """One forward pass; streams that have been fed all their tokens get the next one."""
         begin = time.perf_counter()
         batch = self._prefill(work) if work.token_count > 1 else self._decode(work)
-        logits = self._model.forward(batch, self._pool)
-        fed = [row for row, stream in enumerate(work.streams) if stream.tokens_pending == work.token_count]
-        # Followers have no row of their own: each draws from the logits of the one that it follows.
-        speaking = [(row, each) for row in fed for each in (work.streams[row], *work.streams[row].followers)]
-        draws = [(each.request.sampling, each.sample, len(each.tokens)) for _, each in speaking]
-        choices = choose(logits[[row for row, _ in speaking]], draws) if speaking else []
+        # Work is over when its logits are here.
+        logits = self._model.forward(batch, self._pool).cpu()
         self._note_timing(work, time.perf_counter() - begin)
         for stream in work.streams:
             stream.computed += work.token_count
-        for (_, stream), choice in zip(speaking, choices, strict=True):
-            stream.add(choice)
-            self._news.append(stream)
-        for stream in [work.streams[row] for row in fed]:
-            if stream.followers:
-                self._scheduler.fork(stream)
-            if stream.is_done:
-                self._scheduler.end(stream)
+        fed = [row for row, stream in enumerate(work.streams) if not stream.tokens_pending]
+        if fed:
+            self._news += self._speaking.speak([work.streams[row] for row in fed], logits[fed])
 
     def _note_timing(self, work: Work, seconds: float) -> None:
         """What the service learns its costs from. The work was that of the step sent last."""

@@ -37,7 +37,8 @@ class StreamState(Enum):
     LOADING = auto()  # Has its frames; cached or swapped blocks are on their way into them.
     RUNNING = auto()
     PREEMPTED = auto()  # Swapped out or dropped, to come back by a swap in.
-    FORKING = auto()  # Is to share the blocks of the sample that has computed the prompt.
+    FORKING = auto()  # Is to share the blocks of the sequence that it goes on from.
+    SEARCHING = auto()  # Holds nothing itself: its beams look for its answer.
     FINISHED = auto()
     FAILED = auto()
     CANCELLED = auto()
@@ -63,6 +64,8 @@ class Request:
     sampling: Sampling = GREEDY
     # Answers to the same prompt, which is computed once.
     samples: int = 1
+    # Above 1: the answers are the best of a beam search over so many, and nothing is drawn.
+    beams: int = 1
     # When it was asked: what its first token's time is counted from.
     arrived: float = field(default_factory=time.monotonic)
 
@@ -91,8 +94,11 @@ class Stream:
     followers: list["Stream"] = field(default_factory=list)
     # FORKING: the sequence whose blocks it is to share.
     parent: int = NO_SEQUENCE
-    # Since a fork its part-filled last block may be another's too: it must ask for room before it writes.
-    shares_tail: bool = False
+    # Tokens that it may write, as it was granted last. Whoever shares blocks since a fork asks anew before it
+    # writes behind them.
+    room: int = 0
+    # Sequences that it is, or is to become by forks.
+    width: int = 1
     # Keys of all full blocks of `tokens`, whether their KV is written or not.
     chain: KeyChain
     # Prompt and answer so far.
@@ -123,11 +129,6 @@ class Stream:
         return self.state in DONE
 
     @property
-    def width(self) -> int:
-        """Sequences that it is, or will be when its followers share its blocks."""
-        return 1 + len(self.followers)
-
-    @property
     def tokens_pending(self) -> int:
         """Tokens that the model has not been fed yet: one while decoding, more before that."""
         return len(self.tokens) - self.computed
@@ -147,18 +148,26 @@ class Stream:
         """Takes the model's next token, and finishes when it was the last."""
         if not self.margins:
             self.first_token_seconds = time.monotonic() - self.request.arrived
-        self.tokens.append(choice.token)
-        self.chain.extend([choice.token])
+        self.take(choice.token)
         self.margins.append(choice.margin)
         if choice.token in self.request.stop_ids or len(self.margins) >= self.request.max_new_tokens:
             self.state = StreamState.FINISHED
+
+    def take(self, token: int) -> None:
+        self.tokens.append(token)
+        self.chain.extend([token])
+
+    def finish(self, answer: list[int]) -> None:
+        """Its beams have found this for it; it holds nothing itself."""
+        self.first_token_seconds = time.monotonic() - self.request.arrived
+        self.tokens = [*self.request.prompt, *answer]
+        self.state = StreamState.FINISHED
 
     def start_over(self) -> None:
         """Nothing of it is in the store any more, but its tokens stay."""
         self.state = StreamState.QUEUED
         self.sequence = self.parent = NO_SEQUENCE
-        self.computed = self.committed_blocks = 0
-        self.shares_tail = False
+        self.computed = self.committed_blocks = self.room = 0
 
 
 @dataclass(frozen=True, slots=True)

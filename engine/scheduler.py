@@ -8,12 +8,13 @@ Want of memory is never an error. Whoever finds no room asks again with the next
 that no room is coming, the most recent running stream of the lowest priority is swapped out; a preempted
 stream asks to come back after another has left, so that two do not push each other out for ever.
 
-Samples of one request: the first takes room for exactly the prompt, because a fork shares the last block as
-part-filled by what was asked for. Whoever shares it asks for room before it writes, and the store answers
-with a block of its own. Tests: tests/engine/test_scheduler.py, test_preemption.py, test_samples.py.
+Who is to be forked takes room for exactly its tokens, because a fork shares the last block as part-filled by
+what was asked for. Whoever shares it asks for room before it writes, and is given a block of its own.
+Tests: tests/engine/test_scheduler.py, test_preemption.py, test_samples.py, test_beams.py.
 """
 
 from collections.abc import Iterable, Sequence
+from copy import deepcopy
 from itertools import count
 
 from engine.requests import NO_SEQUENCE, Cached, Request, Stream, StreamState, Work
@@ -45,6 +46,7 @@ class Scheduler:
         """The first sample of the request; the others are its followers."""
         stream, *followers = [self._new_stream(request, sample) for sample in range(request.samples)]
         stream.followers = followers
+        stream.width = max(request.samples, request.beams)
         self._streams.append(stream)
         # The sort is stable, so equals stay in the order in which they came.
         self._streams.sort(key=lambda each: -each.request.priority)
@@ -54,6 +56,10 @@ class Scheduler:
         chain = KeyChain(self._block_tokens)
         chain.extend(request.prompt)
         return Stream(request=request, sample=sample, chain=chain, tokens=list(request.prompt))
+
+    def has(self, stream: Stream) -> bool:
+        """Whether it is one of those that run, or wait to."""
+        return stream in self._streams
 
     @property
     def has_work(self) -> bool:
@@ -115,7 +121,7 @@ class Scheduler:
         full = [
             stream
             for stream in self._streams
-            if stream.state is StreamState.RUNNING and not self._has_room(stream, tables)
+            if stream.state is StreamState.RUNNING and not self._has_room(stream)
         ]
         if full:
             yield operations.grow(
@@ -128,7 +134,8 @@ class Scheduler:
         """Those who want in, in order, as many as may run at once. None overtakes one who can't yet."""
         places = self._running_max - sum(each.width for each in self._streams if each.state in HOLDING)
         is_returning = False
-        for stream in [each for each in self._streams if each.state in OUTSIDE]:
+        # A beam that has nothing to compute until the others of its search have come on stays where it is.
+        for stream in [each for each in self._streams if each.state in OUTSIDE and each.tokens_pending]:
             # One that is wider than all places enters when it is alone.
             if places < min(stream.width, self._running_max):
                 return
@@ -147,7 +154,7 @@ class Scheduler:
     def _may_return(self, stream: Stream, tables: BlockTables) -> bool:
         # Asked while it is still on its way out it would come back at once.
         is_away = tables.state(stream.sequence) in AWAY
-        nobody_holds = not any(each.state in HOLDING for each in self._streams)
+        nobody_holds = not any(each.state in HOLDING and each.tokens_pending for each in self._streams)
         return is_away and (self._has_room_changed or nobody_holds)
 
     def _first_allocate(self, stream: Stream) -> pb.Operation:
@@ -168,14 +175,12 @@ class Scheduler:
 
     def _room_needed(self, stream: Stream) -> int:
         """In tokens, to the end of the last block: then it is asked for once a block, not once a token."""
-        if stream.followers:
+        if stream.followers or stream.request.beams > 1:
             return len(stream.tokens)
         return -(-len(stream.tokens) // self._block_tokens) * self._block_tokens
 
-    def _has_room(self, stream: Stream, tables: BlockTables) -> bool:
-        return not stream.shares_tail and len(tables.table(stream.sequence)) * self._block_tokens >= len(
-            stream.tokens
-        )
+    def _has_room(self, stream: Stream) -> bool:
+        return stream.room >= len(stream.tokens)
 
     # ------------------------------------------------------------------ what was answered
 
@@ -221,7 +226,7 @@ class Scheduler:
         if response.outcome == pb.OUTCOME_LATER:
             self._note_shortage(stream, response.frames_short)
             return []
-        stream.shares_tail = False
+        stream.room = self._room_needed(stream)
         if stream.state is StreamState.QUEUED:
             stream.admissions += 1
             stream.cached = Cached(
@@ -239,7 +244,7 @@ class Scheduler:
             if place in others:
                 changed += self._take_allocate(stream, others[place])
             else:
-                stream.shares_tail = False
+                stream.room = self._room_needed(stream)
         return changed
 
     def _take_fork(self, request: pb.ForkRequest, response: pb.ForkResponse) -> list[Stream]:
@@ -249,12 +254,8 @@ class Scheduler:
                 del self._by_sequence[stream.sequence]
                 stream.start_over()
             return []
-        parent = self._by_sequence.get(request.parent)
         for stream in children:
             stream.state = StreamState.RUNNING
-            stream.shares_tail = True
-        if parent is not None:
-            parent.shares_tail = True
         return children
 
     def _take_swap_in(self, stream: Stream, response: pb.SwapResponse) -> list[Stream]:
@@ -275,12 +276,16 @@ class Scheduler:
         running = [each for each in self._streams if each.state is StreamState.RUNNING]
         if not frames_short or not running or self._victim is not None:
             return
+        # A beam that waits for the others of its search has no use for its frames before they have come on.
+        if waiting := [each for each in running if not each.tokens_pending]:
+            self._victim = waiting[-1]
+            return
         lowest = running[-1]
         if stream.state is StreamState.RUNNING or lowest.request.priority < stream.request.priority:
             self._victim = lowest
 
     def _fail(self, stream: Stream) -> None:
-        blocks = self._room_needed(stream) // self._block_tokens
+        blocks = -(-len(stream.tokens) // self._block_tokens)
         stream.reason = (
             f"its {len(stream.tokens)} tokens need {blocks} blocks, and the GPU tier can never hold so many"
         )
@@ -289,12 +294,12 @@ class Scheduler:
 
     # ------------------------------------------------------------------------- what runs
 
-    def next_work(self, tables: BlockTables) -> Work | None:
+    def next_work(self) -> Work | None:
         """A chunk of the first stream that has more than one token to compute; else all others at once."""
         ready = [
             stream
             for stream in self._streams
-            if stream.state is StreamState.RUNNING and self._has_room(stream, tables)
+            if stream.state is StreamState.RUNNING and stream.tokens_pending and self._has_room(stream)
         ]
         for stream in ready:
             if stream.tokens_pending > 1:
@@ -305,20 +310,31 @@ class Scheduler:
         """It has computed the prompt, and each follower has its first token: those that go on come in."""
         followers, stream.followers = stream.followers, []
         going_on = [each for each in followers if not each.is_done]
+        stream.width = 1
         for follower in going_on:
-            follower.state = StreamState.FORKING
-            follower.parent = stream.sequence
-            follower.computed = stream.computed
-            follower.committed_blocks = stream.computed // self._block_tokens
-            follower.cached, follower.admissions = stream.cached, stream.admissions
-        place = self._streams.index(stream) + 1
-        self._streams[place:place] = going_on
+            self._share(follower, stream)
+
+    def branch(self, parent: Stream) -> Stream:
+        """A new stream that goes on from the same tokens: by a fork, or by key where the parent is away."""
+        branch = Stream(request=parent.request, chain=deepcopy(parent.chain), tokens=list(parent.tokens))
+        self._share(branch, parent)
+        if parent.state is not StreamState.RUNNING:
+            branch.start_over()
+        return branch
+
+    def _share(self, stream: Stream, parent: Stream) -> None:
+        """With the next step, for which nothing is written in between."""
+        stream.state, stream.parent = StreamState.FORKING, parent.sequence
+        stream.computed, stream.room = parent.computed, parent.room
+        stream.committed_blocks = parent.computed // self._block_tokens
+        stream.cached, stream.admissions = parent.cached, parent.admissions
+        self._streams.insert(self._streams.index(parent) + 1, stream)
 
     def cancel(self, stream: Stream, reason: str) -> None:
         """Ends it, and those who follow it; nothing happens to one that is done."""
         if not stream.is_done:
             stream.state, stream.reason = StreamState.CANCELLED, reason
-            if stream in self._streams:
+            if self.has(stream):
                 self.end(stream)
 
     def end(self, stream: Stream) -> None:

@@ -68,3 +68,8 @@ class Asked:
     @property
     def answers(self) -> int:
         return len(self.prompts) * self.parameters.samples
+
+    @property
+    def sequences(self) -> int:
+        """That it takes to compute them."""
+        return len(self.prompts) * max(self.parameters.samples, self.parameters.beams)

@@ -20,7 +20,7 @@ from engine.refused import ModelRefused
 from engine.server.limits import Limits
 from engine.server.loading import load
 from engine.server.own_service import ServiceFailed, own_service
-from engine.server.serving import Options, Server
+from engine.server.serving import CannotListen, Options, Server
 from kvstore.client import ClientError
 
 __all__ = ["main"]
@@ -142,7 +142,7 @@ def _run(options: Options, service: AbstractContextManager[str], model: str, dty
             server = Server(replace(options, kvstore=address), load(model, dtype))
             _show(server.start(), options.model, has_key=bool(options.api_key))
             is_good = server.serve()
-    except (ModelNotFoundError, ModelRefused) as error:
+    except (CannotListen, ModelNotFoundError, ModelRefused) as error:
         _fail(str(error), EXIT_REFUSED)
     except (ClientError, ServiceFailed, ValueError, OSError) as error:
         _fail(str(error), EXIT_FAILED)

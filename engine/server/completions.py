@@ -31,9 +31,9 @@ def read_completion(fields: Fields, limits: Limits) -> Asked:
         answer_tokens_default=ANSWER_TOKENS,
         shape=CompletionShape(parameters.model, tells_usage=parameters.tells_usage),
     )
-    if asked.answers > limits.choices:
+    if asked.sequences > limits.choices:
         raise invalid(
-            f"{len(prompts)} prompts with {parameters.samples} answers each are more than the "
+            f"{len(prompts)} prompts with {asked.sequences // len(prompts)} answers each are more than the "
             f"{limits.choices} answers that one request may have.",
             "prompt",
             "array_above_max_length",

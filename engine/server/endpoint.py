@@ -51,7 +51,7 @@ class Endpoint:
             asked = self._read(fields, self._shop.limits)
             if asked.parameters.model != self._model:
                 raise model_not_found(asked.parameters.model, self._model)
-            with self._admission.admit(asked.answers):
+            with self._admission.admit(asked.sequences):
                 generation = Generation(self._shop, asked)
                 status = await until_gone(receive, self._answer(scope, receive, send, asked, generation))
         except ClientGone:

@@ -144,6 +144,7 @@ class Generation:
                     stop_ids=self._shop.words.eos_ids,
                     sampling=parameters.sampling,
                     samples=parameters.samples,
+                    beams=parameters.beams,
                 )
             )
         return requests

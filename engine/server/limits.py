@@ -4,8 +4,8 @@ from dataclasses import dataclass, fields
 
 __all__ = ["Limits"]
 
-# A Fork takes 64 children.
-CHOICES_END = 65
+# A Fork takes so many children.
+CHOICES_MAX = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,8 +40,8 @@ class Limits:
             value = getattr(self, field.name)
             if not value > 0:
                 raise ValueError(f"{field.name} must be above 0, not {value}")
-        if self.choices > CHOICES_END:
-            raise ValueError(f"choices must be at most {CHOICES_END}: so many may share one prompt's blocks")
+        if self.choices > CHOICES_MAX:
+            raise ValueError(f"choices must be at most {CHOICES_MAX}: so many may share one prompt's blocks")
         if self.choices > self.answers_at_once:
             raise ValueError(
                 f"choices ({self.choices}) must not be more than answers_at_once ({self.answers_at_once})"

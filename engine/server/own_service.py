@@ -1,15 +1,17 @@
 """`--own-service`: a kvstore service started with the server and ended with it.
 
 It stands in a session of its own, so that Ctrl-C reaches the server alone, which ends it when the answers
-under way have ended. Its log is in its folder.
+under way have ended. Its log is in its folder. When it ends by itself it is started again: the server waits.
+Tests: tests/engine/server/test_serving.py.
 """
 
-import contextlib
+import logging
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -21,9 +23,13 @@ __all__ = ["ServiceFailed", "own_service"]
 
 READY_SECONDS = 60.0
 LOOK_SECONDS = 0.05
+# How often it is looked after; also what a service that ends at once is started again after.
+KEEP_SECONDS = 1.0
 # A service that is stopped may take ten seconds to let its transfers end.
 END_SECONDS = 15.0
 LOG_LINES = 15
+
+log = logging.getLogger(__name__)
 
 
 class ServiceFailed(Exception):
@@ -34,21 +40,63 @@ class ServiceFailed(Exception):
 def own_service(folder: Path | None, flags: Sequence[str]) -> Iterator[str]:
     """The service's address. `folder` None: one that goes with it. `flags`: as of `kvstore serve`."""
     with _made(folder) as place:
-        socket, log = place / "kvstore.sock", place / "service.log"
-        command = [sys.executable, "-m", "kvstore", "serve", "--socket", str(socket)]
-        with log.open("ab") as output:
-            process = subprocess.Popen(
-                [*command, "--disk", str(place / "disk"), *flags],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )
+        service = _Service(place, flags)
         try:
-            _until_ready(process, f"unix:{socket}", log)
-            yield f"unix:{socket}"
+            service.until_ready()
+            yield service.address
         finally:
-            _end(process)
+            service.end()
+
+
+class _Service:
+    """The process, and a thread that sees to it that there is one."""
+
+    def __init__(self, folder: Path, flags: Sequence[str]) -> None:
+        socket = folder / "kvstore.sock"
+        self.address = f"unix:{socket}"
+        self._log = folder / "service.log"
+        command = [sys.executable, "-m", "kvstore", "serve", "--socket", str(socket)]
+        self._command = [*command, "--disk", str(folder / "disk"), *flags]
+        self._is_over = threading.Event()
+        self._process = self._start()
+        self._keeper = threading.Thread(target=self._keep, name="own-service")
+
+    def until_ready(self) -> None:
+        """Waits until it answers; from then on it is kept."""
+        deadline = time.monotonic() + READY_SECONDS
+        with Client(self.address) as client:
+            while not _answers(client):
+                if self._process.poll() is not None:
+                    raise ServiceFailed(f"the kvstore service has not started:\n{_tail(self._log)}")
+                if time.monotonic() > deadline:
+                    raise ServiceFailed(f"the kvstore service does not answer:\n{_tail(self._log)}")
+                time.sleep(LOOK_SECONDS)
+        self._keeper.start()
+
+    def end(self) -> None:
+        self._is_over.set()
+        if self._keeper.is_alive():
+            self._keeper.join()
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+            try:
+                self._process.wait(END_SECONDS)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+
+    def _start(self) -> "subprocess.Popen[bytes]":
+        with self._log.open("ab") as output:
+            return subprocess.Popen(
+                self._command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+            )
+
+    def _keep(self) -> None:
+        while not self._is_over.wait(KEEP_SECONDS):
+            status = self._process.poll()
+            if status is not None:
+                log.warning("the kvstore service has ended with status %d and is started again", status)
+                self._process = self._start()
 
 
 @contextmanager
@@ -65,28 +113,12 @@ def _made(folder: Path | None) -> Iterator[Path]:
         shutil.rmtree(made, ignore_errors=True)
 
 
-def _until_ready(process: "subprocess.Popen[bytes]", address: str, log: Path) -> None:
-    deadline = time.monotonic() + READY_SECONDS
-    with Client(address) as client:
-        while True:
-            if process.poll() is not None:
-                raise ServiceFailed(f"the kvstore service has not started:\n{_tail(log)}")
-            with contextlib.suppress(ClientError):
-                client.operator.usage()
-                return
-            if time.monotonic() > deadline:
-                raise ServiceFailed(f"the kvstore service does not answer:\n{_tail(log)}")
-            time.sleep(LOOK_SECONDS)
-
-
-def _end(process: "subprocess.Popen[bytes]") -> None:
-    if process.poll() is None:
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(END_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+def _answers(client: Client) -> bool:
+    try:
+        client.operator.usage()
+    except ClientError:
+        return False
+    return True
 
 
 def _tail(log: Path) -> str:

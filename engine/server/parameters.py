@@ -54,8 +54,9 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
 class Parameters:
     model: str
     sampling: Sampling
-    # Answers to each prompt.
+    # Answers to each prompt; and where they are looked for by beam search, over how many beams, else 1.
     samples: int
+    beams: int
     # 0: as many as there is room for.
     answer_tokens: int
     stops: tuple[str, ...]
@@ -73,8 +74,6 @@ def read_parameters(fields: Fields, limits: Limits) -> Parameters:
     if not model:
         raise invalid("You must provide a model parameter.", "model", "missing_parameter")
     samples = fields.integer("n", 1, least=1, most=limits.choices)
-    if fields.integer("best_of", samples, least=1, most=limits.choices) != samples:
-        raise invalid("best_of is supported only where it is n.", "best_of", "unsupported_parameter")
     is_streamed = fields.flag("stream")
     options = fields.nested("stream_options")
     tells_usage = options.flag("include_usage")
@@ -88,6 +87,7 @@ def read_parameters(fields: Fields, limits: Limits) -> Parameters:
             seed=fields.integer("seed", secrets.randbelow(SEED_END), least=-SEED_END, most=SEED_END - 1),
         ),
         samples=samples,
+        beams=_beams(fields, limits, samples, is_streamed),
         answer_tokens=_answer_tokens(fields, limits),
         stops=_stops(fields, limits),
         is_streamed=is_streamed,
@@ -109,6 +109,21 @@ def _answer_tokens(fields: Fields, limits: Limits) -> int:
         if name in fields:
             named = fields.integer(name, 1, least=1, most=limits.answer_tokens)
     return named
+
+
+def _beams(fields: Fields, limits: Limits, samples: int, is_streamed: bool) -> int:
+    """As other servers have it beside OpenAI's fields: `use_beam_search`, with `best_of` beams."""
+    is_search = fields.flag("use_beam_search")
+    beams = fields.integer("best_of", max(samples, 2) if is_search else samples, least=1, most=limits.choices)
+    if is_search and not max(samples, 2) <= beams:
+        raise invalid(
+            "A beam search has at least 2 beams, and one for each answer.", "best_of", "invalid_value"
+        )
+    if is_search and is_streamed:
+        raise invalid("A beam search knows its answers at the end.", "stream", "unsupported_parameter")
+    if not is_search and beams != samples:
+        raise invalid("best_of needs use_beam_search.", "best_of", "unsupported_parameter")
+    return beams if is_search else 1
 
 
 def _session(fields: Fields) -> str:

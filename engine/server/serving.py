@@ -6,6 +6,7 @@ leaves the service. A second signal does not wait for them. Tests: tests/engine/
 
 import asyncio
 import math
+import os
 import signal
 import socket
 import threading
@@ -28,10 +29,14 @@ from engine.server.protocol import protocol_with
 from engine.server.sessions import SessionTokens
 from kvstore.client import Client, ServiceLost
 
-__all__ = ["Options", "Server"]
+__all__ = ["CannotListen", "Options", "Server"]
 
 BACKLOG = 128
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class CannotListen(Exception):
+    """The address is taken, or is none of this machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +92,7 @@ class Server:
         self._socket: socket.socket | None = None
 
     def start(self) -> str:
-        """Listens and attaches; returns the URL. Raises OSError, or what the engine's start raises."""
+        """Listens and attaches; returns the URL. Raises CannotListen, or what the engine's start raises."""
         self._socket = _listen(self._options.host, self._options.port)
         try:
             self.bridge.start()
@@ -159,4 +164,9 @@ class _HttpServer(uvicorn.Server):
 
 def _listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    return socket.create_server((host, port), family=family, backlog=BACKLOG)
+    try:
+        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        remedy = "choose another port, or 0 for any that is free"
+        raise CannotListen(f"--host {host} --port {port}: {reason}; remedy: {remedy}") from error

@@ -40,7 +40,7 @@ class Talk:
 
     def run(self, token: int = 7) -> tuple[list[Stream], int]:
         """Computes what there is to compute; the model always says `token`."""
-        work = self.scheduler.next_work(self.tables)
+        work = self.scheduler.next_work()
         if work is None:
             return [], 0
         for stream in work.streams:

@@ -68,7 +68,8 @@ def loaded() -> Loaded:
     return load("tiny")
 
 
-# Of the whole session: to start it costs more than most tests of it. Tests leave it as it was.
+# Of the whole session: to start it costs more than most tests of it. Tests leave it as it was. Modules that
+# have any use for it name it for all their tests, so that it is there before what they leave is looked at.
 @pytest.fixture(scope="session")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     with serve(tmp_path_factory.mktemp("kv"), gpu_frames=400, cpu_frames=400) as service:

@@ -17,6 +17,8 @@ from engine.server.tiny_words import TinyWords
 from engine.weights import random_weights
 from tests.engine.server.conftest import Running, running
 
+pytestmark = pytest.mark.usefixtures("service")
+
 KEY = "k-0123456789abcdef"
 CONTEXT = 128
 LIMITS = Limits(

@@ -12,6 +12,8 @@ from engine.plain import answer_plainly
 from engine.server.loading import Loaded
 from kvstore.client import Client
 
+pytestmark = pytest.mark.usefixtures("service")
+
 README = Path(__file__).parents[3] / "README.md"
 USER = {"role": "user", "content": "tell me of the north sea, and of the rain there"}
 ASKED = {"model": "tiny", "messages": [USER], "max_tokens": 24}

@@ -1,7 +1,11 @@
 """Completions of text and of tokens."""
 
+import pytest
+
 from engine.plain import answer_plainly
 from engine.server.loading import Loaded
+
+pytestmark = pytest.mark.usefixtures("service")
 
 PROMPT = "once in the north there"
 ASKED = {"model": "tiny", "prompt": PROMPT, "max_tokens": 12, "temperature": 0}
@@ -49,3 +53,15 @@ def test_it_streams(client):
 def test_sixteen_tokens_where_no_number_is_named(client):
     completion = client.completions.create(model="tiny", prompt="abc", temperature=0)
     assert completion.usage.completion_tokens == 16 or completion.choices[0].finish_reason == "stop"
+
+
+def test_a_beam_search_tells_its_likeliest_answers(client):
+    """That they are the likeliest is shown in tests/engine/test_beams.py."""
+    search = {"use_beam_search": True, "best_of": 4}
+    two = client.completions.create(**ASKED, n=2, extra_body=search)
+    one = client.completions.create(**ASKED, extra_body=search)
+    first, second = texts(two)
+    assert first != second
+    assert texts(one) == [first]
+    assert two.usage.completion_tokens == 24
+    assert {choice.finish_reason for choice in two.choices} == {"length"}

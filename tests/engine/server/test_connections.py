@@ -14,6 +14,8 @@ from kvstore.client import Client
 from tests.engine.server.conftest import Running, running
 from tests.engine.server.waiting import until
 
+pytestmark = pytest.mark.usefixtures("service")
+
 LIMITS = Limits(connections=4, receive_seconds=0.4, send_seconds=0.4, stop_seconds=5.0)
 
 

@@ -60,6 +60,10 @@ def test_a_body_that_is_no_json_object_is_refused(body):
         ({"n": 5}, "n"),
         ({"n": 1.5}, "n"),
         ({"best_of": 2}, "best_of"),
+        ({"use_beam_search": True, "best_of": 1}, "best_of"),
+        ({"use_beam_search": True, "n": 3, "best_of": 2}, "best_of"),
+        ({"use_beam_search": True, "best_of": 5}, "best_of"),
+        ({"use_beam_search": True, "stream": True}, "stream"),
         ({"max_tokens": 0}, "max_tokens"),
         ({"max_completion_tokens": 10**9}, "max_completion_tokens"),
         ({"seed": 1 << 63}, "seed"),
@@ -148,7 +152,7 @@ def test_without_a_seed_each_request_has_its_own():
 def test_limits_are_checked_by_name():
     with pytest.raises(ValueError, match="body_bytes must be above 0"):
         Limits(body_bytes=0)
-    with pytest.raises(ValueError, match="at most 65"):
-        Limits(choices=66, answers_at_once=100)
+    with pytest.raises(ValueError, match="at most 64"):
+        Limits(choices=65, answers_at_once=100)
     with pytest.raises(ValueError, match="choices"):
         Limits(choices=9, answers_at_once=8)

@@ -21,6 +21,8 @@ from tests.engine.server.conftest import Running, running
 from tests.engine.server.waiting import until
 from tests.engine.test_engine import serve
 
+pytestmark = pytest.mark.usefixtures("service")
+
 LONG = {"model": "tiny", "max_tokens": 3000, "stop": None}
 TIGHT = {"gpu_frames": 150, "cpu_frames": 150}
 HELLO = [{"role": "user", "content": "hello " * 30}]
@@ -60,7 +62,7 @@ def test_a_client_that_hangs_up_while_it_waits_is_noticed(server):
     until_empty(server)
 
 
-def test_who_hangs_up_in_the_queue_is_never_computed(loaded, service):
+def test_who_hangs_up_in_the_queue_leaves_it(loaded, service):
     """More requests than run at once, all given up but one."""
     with running(loaded, service, Limits(stop_seconds=5.0)) as server:
         with server.client() as client:

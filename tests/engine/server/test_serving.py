@@ -16,9 +16,11 @@ from typer.testing import CliRunner
 
 from engine.engine import Engine
 from engine.server.command import app
-from engine.server.serving import Options, Server
+from engine.server.serving import CannotListen, Options, Server
 from kvstore.client import ServiceLost
 from tests.engine.server.conftest import Running
+
+pytestmark = pytest.mark.usefixtures("service")
 
 COMMAND = [sys.executable, "-m", "engine.server.command", "serve", "--own-service", "--model", "tiny"]
 SIZES = ["--gpu", "4MiB", "--cpu", "4MiB", "--disk-bytes", "64MiB", "--port", "0"]
@@ -49,7 +51,7 @@ def program(folder: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
             process.kill()
 
 
-def test_it_serves_with_a_service_of_its_own_and_lets_answers_end_when_it_is_stopped(tmp_path):
+def test_it_keeps_a_service_of_its_own_and_lets_answers_end_when_it_is_stopped(tmp_path):
     with program(tmp_path) as (process, url):
         assert "curl" in said(process)
         children = psutil.Process(process.pid).children(recursive=True)
@@ -58,6 +60,12 @@ def test_it_serves_with_a_service_of_its_own_and_lets_answers_end_when_it_is_sto
         with client:
             asked = {"model": "tiny", "messages": HELLO, "max_tokens": 300, "seed": 1}
             whole = client.chat.completions.create(**asked)
+            # A service that dies is started again, and the server goes on with it.
+            [service] = [child for child in children if "kvstore" in child.cmdline()]
+            service.kill()
+            again = client.chat.completions.create(**asked)
+            assert again.choices[0].message.content == whole.choices[0].message.content
+            children = psutil.Process(process.pid).children(recursive=True)
             with client.chat.completions.create(**asked, stream=True) as stream:
                 first = next(iter(stream))
                 process.send_signal(signal.SIGTERM)
@@ -66,7 +74,9 @@ def test_it_serves_with_a_service_of_its_own_and_lets_answers_end_when_it_is_sto
             assert told == whole.choices[0].message.content
             assert rest[-1].finish_reason in ("length", "stop")
         output, errors = process.communicate(timeout=60)
-    assert (process.returncode, output, errors) == (0, "", "")
+    assert (process.returncode, output) == (0, "")
+    assert len(errors.splitlines()) == 1
+    assert "kvstore service has ended with status -9 and is started again" in errors
     psutil.wait_procs(children, timeout=30)
     assert not any(child.is_running() for child in children)
     assert list(tmp_path.iterdir()) == []
@@ -136,5 +146,5 @@ def test_a_key_that_is_none_is_refused_and_not_shown(tmp_path, text, mode, why):
 
 def test_a_port_that_is_taken_is_told(server, loaded, service):
     port = int(server.url.rpartition(":")[2])
-    with pytest.raises(OSError, match="in use"):
+    with pytest.raises(CannotListen, match=f"--port {port}: Address already in use; remedy"):
         Server(Options(model="tiny", kvstore=service.address, port=port), loaded).start()

@@ -1,6 +1,10 @@
 """Conversations over several turns: what was generated is found again, token by token."""
 
+import pytest
+
 from engine.server.loading import Loaded
+
+pytestmark = pytest.mark.usefixtures("service")
 
 FIRST = {"role": "user", "content": "what is in the harbour?"}
 SECOND = {"role": "user", "content": "and who is there?"}
