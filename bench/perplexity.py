@@ -4,9 +4,9 @@
 
 TEXT is a file of conversations, a JSON object with `messages` on each line, plain or as `.zst`; without any,
 `shared/data/text/oasst_en100_paths.jsonl.zst` beside the checkout. A text is computed in chunks. After each
-chunk all its blocks are quantised, and written back from that: the next chunk reads what a cold tier would have
-given it. So all but the tokens of a token's own chunk come to it through the quantisation. The reference reads
-the same chunks as they were; both predict the same tokens.
+chunk all its blocks are quantised, and written back from that: the next chunk reads what a cold tier would
+have given it. So all but the tokens of a token's own chunk come to it through the quantisation. The reference
+reads the same chunks as they were; both predict the same tokens.
 """
 
 import argparse
@@ -22,10 +22,8 @@ import zstandard
 
 from bench.report import ROOT, Row, add_options, make_row, tell
 from engine.batch import Batch
-from engine.checkpoint import Checkpoint, find_smollm2
 from engine.model import Llama
-from engine.tokenizer import Tokenizer
-from engine.weights import load_weights
+from engine.models import load_model_weights, open_model
 from kernels.dequantize_blocks import dequantize_blocks
 from kernels.layout import KVLayout
 from kernels.quantize_blocks import quantize_blocks
@@ -42,7 +40,7 @@ RATIO_MAX = 1.01
 def measure(ids: Sequence[int], texts: int) -> Iterator[Row]:
     """Rows of perplexity by quantisation, each over that of the lossless run, text by text."""
     torch.set_num_threads(2)
-    model = Llama(load_weights(Checkpoint(find_smollm2())))
+    model = Llama(load_model_weights("smollm2"))
     parts = [
         ids[first : first + CONTEXT_TOKENS] for first in range(0, texts * CONTEXT_TOKENS, CONTEXT_TOKENS)
     ]
@@ -89,7 +87,7 @@ def _through(pool: torch.Tensor, layout: KVLayout, kind: Quantization, blocks: r
 
 def _read_ids(paths: Sequence[Path], count: int) -> list[int]:
     """At least `count` tokens, if there are so many, of conversations in the model's own template."""
-    tokenizer = Tokenizer(Checkpoint(find_smollm2()))
+    tokenizer = open_model("smollm2").load_tokenizer()
     ids: list[int] = []
     for path in paths:
         with path.open("rb") as file:
