@@ -103,7 +103,7 @@ class Choosing:
 
     def _next_copy(self, rows: Rows, lane: Lane) -> Rows:
         """Swapped sequences have their CPU frames already. Cached blocks get theirs as there is room:
-        those on their way to disk wait for it, others are let go."""
+        those that sessions have wait for it, others are let go."""
         blocks = self._memory.blocks
         if lane.urgency is BACKGROUND:
             blocks.unqueue(GPU, rows)
@@ -125,7 +125,7 @@ class Choosing:
         fitting, lacking = self._take_frames(CPU, cached, spare, in_background=True)
         # The others are spared for their copy no more.
         self._memory.room_was_made |= cached.size < asked
-        waiting = blocks.to_disk[lacking]
+        waiting = blocks.to_disk[lacking] | blocks.undecided[lacking]
         self._memory.blocks_shed[CPU] += int(np.count_nonzero(~waiting))
         lacking = lacking[waiting]
         blocks.queued[GPU][lacking] = True

@@ -19,10 +19,10 @@ from kvstore.core.types import COPY, CPU, DISK, WRITE, Rows
 __all__ = ["Judging"]
 
 INTERVAL_SECONDS = 1.0
-# Share of the CPU tier that is free when nothing has to leave it.
+# Share of the CPU tier that is free, beside what is kept for passage, when nothing has to leave it soon.
 FREE_SHARE = 0.10
-# What may leave the CPU tier until the next look: this share of it, within these bounds.
-EDGE_SHARE = 1 / 16
+# What is looked at, for it may leave the CPU tier until the next look: this share of it, within these bounds.
+EDGE_SHARE = 1 / 4
 EDGE_MIN, EDGE_MAX = 64, 1_024
 
 
@@ -49,7 +49,7 @@ class Judging:
         if self._admission is None or time < self._next_look:
             return
         self._next_look = time + INTERVAL_SECONDS
-        if pool.free_count > FREE_SHARE * pool.frame_count:
+        if pool.free_count > FREE_SHARE * pool.frame_count + self._config.cpu_frames_reserved:
             return
         edge = min(max(EDGE_MIN, round(EDGE_SHARE * pool.frame_count)), EDGE_MAX)
         rows = self._memory.eviction.victims(CPU, min(edge, pool.frame_count), lambda rows: rows)
@@ -63,7 +63,7 @@ class Judging:
         blocks.undecided[rows] = False
         rows = rows[~blocks.unwanted[rows]]
         rows = rows[np.lexsort((-blocks.depth[rows], blocks.owner[rows]))]
-        good = admission.admits(DISK, rows)
+        good = admission.admits_turns(rows)
         if retained.has_any:
             good |= retained.is_retained(rows)
         refused = rows[~good]

@@ -103,6 +103,9 @@ class AdmissionPolicy(Protocol):
         """Of each block, given from tails to heads. A block behind one that is not there is of no use: so a
         chain is admitted from its head on."""
 
+    def admits_turns(self, rows: Rows) -> NDArray[np.bool_]:
+        """The same for the disk, of blocks that sessions own and that are about to leave the CPU tier."""
+
 
 # By name: what a choice rested on.
 Figures = tuple[tuple[str, float], ...]

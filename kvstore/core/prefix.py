@@ -16,7 +16,7 @@ from typing import Protocol, cast
 import numpy as np
 from msgspec import Struct
 
-from kvstore.core.blocks import NO_FRAME, NO_ROW, ONE, Blocks, as_table, none_of
+from kvstore.core.blocks import NO_ROW, ONE, Blocks, as_table, none_of
 from kvstore.core.errors import check
 from kvstore.core.types import BlockKey, BlockRow, ChainPlace, DomainId, Rows, Tier
 from kvstore.core.watching import IndexChanges
@@ -203,7 +203,7 @@ class PrefixIndex:
         check(none_of(~blocks.indexed[parents]), "a block was published before its parent")
         np.add.at(blocks.children, parents, ONE)
         for tier in Tier:
-            self.count_children(tier, rows[blocks.frame[tier][rows] != NO_FRAME], 1)
+            self.count_children(tier, blocks.with_frame(tier, rows), 1)
             if self.changes is not None:
                 self.changes.stored(tier, rows[blocks.valid[tier][rows]])
 
@@ -218,7 +218,7 @@ class PrefixIndex:
             if not known:
                 del self._rows[domain]
         for tier in Tier:
-            self.count_children(tier, rows[blocks.frame[tier][rows] != NO_FRAME], -1)
+            self.count_children(tier, blocks.with_frame(tier, rows), -1)
             if self.changes is not None:
                 self.changes.removed(tier, rows[blocks.valid[tier][rows]])
         parents = blocks.parent[rows]

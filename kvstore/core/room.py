@@ -118,10 +118,11 @@ class Room:
         return waiting | (blocks.to_disk[rows] & ~blocks.valid[DISK][rows])
 
     def _awaited(self) -> NDArray[np.bool_] | None:
-        """Blocks of the GPU on their way to disk, of tenants whose copies go on."""
+        """Blocks of the GPU that sessions have and that wait for a copy, of tenants whose copies go on."""
         if self.copies_stalled and not self._shares.are_shared:
             return None
-        awaited: NDArray[np.bool_] = self._blocks.queued[GPU] & self._blocks.to_disk
+        wanted = self._blocks.to_disk | self._blocks.undecided
+        awaited: NDArray[np.bool_] = self._blocks.queued[GPU] & wanted
         if self.copies_stalled:
             rows = np.flatnonzero(awaited)
             awaited[rows[np.isin(self._shares.places(rows), list(self.copies_stalled))]] = False

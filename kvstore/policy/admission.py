@@ -18,15 +18,25 @@ __all__ = ["AdmitByChance"]
 
 
 class AdmitByChance:
-    """`reads_per_write`: by tier what a write there has to be expected to bring, 0 to 1; 0 admits all."""
+    """`reads_per_write`: by tier what a write there has to be expected to bring, 0 to 1; 0 admits all.
+    `turn_reads_per_write`: the same for the disk, of what a session owns and has kept in the CPU tier so far.
+    """
 
-    def __init__(self, worth: Worth, reads_per_write: dict[Tier, float]) -> None:
+    def __init__(
+        self, worth: Worth, reads_per_write: dict[Tier, float], turn_reads_per_write: float = 0.0
+    ) -> None:
         self._worth = worth
         self._reads_per_write = reads_per_write
+        self._turn_reads_per_write = turn_reads_per_write
 
     def admits(self, target: Tier, rows: Rows) -> NDArray[np.bool_]:
         check(target is not GPU, "nothing is written to the tier on top")
-        least = self._reads_per_write.get(target, 0.0)
+        return self._admits(rows, self._reads_per_write.get(target, 0.0))
+
+    def admits_turns(self, rows: Rows) -> NDArray[np.bool_]:
+        return self._admits(rows, self._turn_reads_per_write)
+
+    def _admits(self, rows: Rows, least: float) -> NDArray[np.bool_]:
         if least <= 0.0:
             return np.ones(rows.size, np.bool_)
         chains = self._worth.chains

@@ -38,6 +38,8 @@ EVICTION_POLICIES: dict[str, type[Worth | Lru | LfuAgeing | Arc | S3Fifo]] = {
 EVICTION_DEFAULT = "worth"
 # What a copy of a block that no session owns has to be expected to bring, by tier (`admission.py`).
 READS_PER_WRITE = {CPU: 0.08, DISK: 0.15}
+# And of one that a session owns, to disk, where turns are judged.
+TURN_READS_PER_WRITE = 0.3
 
 # Of the turns that are freed without a word: each is written to disk, or only what is worth it (ADR 16).
 DISK_ADMISSIONS = ("all", "worth")
@@ -71,7 +73,9 @@ def make_eviction(name: str, frames: Sequence[int]) -> EvictionPolicy:
 
 def make_admission(eviction: EvictionPolicy) -> AdmissionPolicy | None:
     """By what this policy learns; None: it learns nothing of that."""
-    return AdmitByChance(eviction, READS_PER_WRITE) if isinstance(eviction, Worth) else None
+    if not isinstance(eviction, Worth):
+        return None
+    return AdmitByChance(eviction, READS_PER_WRITE, TURN_READS_PER_WRITE)
 
 
 def make_swap(name: str, drop_tokens_max: int = DROP_TOKENS_MAX_DEFAULT) -> SwapPolicy:

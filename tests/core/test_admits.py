@@ -30,6 +30,9 @@ class Heads:
         admitted: NDArray[np.bool_] = depths < self._counts.get(target.name.lower(), 0)
         return admitted
 
+    def admits_turns(self, rows: Rows) -> NDArray[np.bool_]:
+        raise AssertionError("turns are not judged unless it is asked for")
+
 
 def caller_of(counts: dict[str, int]) -> Caller:
     config = make_store(gpu_frames=16, cpu_frames=16, disk_frames=32).config
