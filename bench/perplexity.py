@@ -2,11 +2,11 @@
 
     python -m bench.perplexity [TEXT ...] [--json] [--quick] [--save]
 
-TEXT is a file of conversations, a JSON object with `messages` on each line, plain or as `.zst`; without any,
-`shared/data/text/oasst_en100_paths.jsonl.zst` beside the checkout. A text is computed in chunks. After each
-chunk all its blocks are quantised, and written back from that: the next chunk reads what a cold tier would
-have given it. So all but the tokens of a token's own chunk come to it through the quantisation. The reference
-reads the same chunks as they were; both predict the same tokens.
+TEXT is a file of conversations, a JSON object with `messages` on each line, plain or as `.zst`; without
+any, `shared/data/text/oasst_en100_paths.jsonl.zst` beside the checkout. A text is computed in chunks. After
+each chunk all its blocks are quantised, and written back from that: the next chunk reads what a cold tier
+would have given it. So all but the tokens of a token's own chunk come to it through the quantisation. The
+reference reads the same chunks as they were; both predict the same tokens.
 """
 
 import argparse
@@ -31,7 +31,7 @@ from kernels.quantized_layout import Quantization, QuantizedLayout
 
 BLOCK_TOKENS, CHUNK_TOKENS, CONTEXT_TOKENS = 16, 128, 1024
 # Texts of so many tokens, of conversations one after the other.
-TEXTS, TEXTS_QUICK = 4, 1
+TEXTS, TEXTS_QUICK = 16, 1
 DEFAULT = Path("shared", "data", "text", "oasst_en100_paths.jsonl.zst")
 # More than this would be told from chance by who reads the answers.
 RATIO_MAX = 1.01
@@ -92,7 +92,7 @@ def _read_ids(paths: Sequence[Path], count: int) -> list[int]:
     for path in paths:
         with path.open("rb") as file:
             plain = zstandard.ZstdDecompressor().stream_reader(file) if path.suffix == ".zst" else file
-            for line in io.TextIOWrapper(plain):  # type: ignore[arg-type]  # zstandard is untyped
+            for line in io.TextIOWrapper(plain):
                 ids += tokenizer.chat(json.loads(line)["messages"])
                 if len(ids) >= count:
                     return ids

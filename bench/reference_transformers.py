@@ -37,7 +37,9 @@ def to_transformers(weights: Weights) -> "LlamaForCausalLM":
     }
     kv_width = shape.kv_heads * shape.head_dim
     for index, layer in enumerate(weights.layers):
-        query, key, value = layer.qkv.T.split([shape.heads * shape.head_dim, kv_width, kv_width])
+        query, key, value = layer.qkv.T.tensor_split(
+            [shape.heads * shape.head_dim, shape.heads * shape.head_dim + kv_width], dim=0
+        )
         gate, up = layer.gate_up.T.chunk(2)
         linears = {
             "self_attn.q_proj": query,
@@ -56,4 +58,7 @@ def to_transformers(weights: Weights) -> "LlamaForCausalLM":
     )
     if not isinstance(model, LlamaForCausalLM):
         raise TypeError(f"transformers made a {type(model).__name__}")
-    return model.eval().to(weights.dtype)
+    model.train(False)
+    # Its decorator hides the types.
+    model.to(weights.dtype)  # type: ignore[arg-type]
+    return model

@@ -21,6 +21,7 @@ from engine.model import Llama
 from engine.requests import Request, Stream, Work
 from engine.scheduler import Scheduler
 from engine.speaking import Speaking
+from kernels.copy_blocks import copy_blocks
 from kvstore.client import Client, Layout, Refused, ServiceLost, operations
 from kvstore.v1 import kvstore_pb2 as pb
 
@@ -202,10 +203,12 @@ class Engine:
         response = self._client.step(asked, timings=self._timings)
         self._timings = []
         if response.copies:
-            memory = self._memory
-            memory[[copy.target for copy in response.copies]] = memory[
-                [copy.source for copy in response.copies]
-            ]
+            copy_blocks(
+                torch.from_numpy(self._memory),
+                torch.tensor([copy.source for copy in response.copies]),
+                torch.tensor([copy.target for copy in response.copies]),
+                self._kv_layout.block_bytes,
+            )
         self._receive(self._scheduler.take(asked, response))
 
     def _wait(self) -> None:
