@@ -182,7 +182,7 @@ class _Candidates:
                 return victims[:count]
         judged = max(JUDGED_MIN, JUDGED_PER_VICTIM * count)
         self._turn += 1
-        while judged < self.order.span:
+        while judged < len(self.order):
             rows = self.order.sample(judged, self._turn, SAMPLE_RUNS, policy.chains.use)
             victims = self._refill(rows, count, removable, policy)
             if victims.size >= count:
