@@ -8,7 +8,8 @@ from kvstore.policy.order import DEAD_MIN, UseOrder
 
 def used(capacity: int, rounds: int, live: int) -> tuple[UseOrder, list[int]]:
     """`live` rows, used by turns in runs of ten; others come and go beside them. Told by a list as well."""
-    order, expected = UseOrder(capacity), []
+    order = UseOrder(capacity)
+    expected: list[int] = []
     generator = np.random.default_rng(1)
     for index in range(rounds):
         begin = 10 * int(generator.integers(live // 10))
