@@ -89,6 +89,7 @@ class Used(Struct, kw_only=True, eq=False):
     found: int
     prompt_tokens: int
     answer_tokens: int
+    turn: int
 
 
 Fence = Publish | Release | SwapOut | SessionEnd | TurnEnd | Used

@@ -83,6 +83,7 @@ class Freeing:
                 found=sum(sequence.found_tokens) // size,
                 prompt_tokens=sequence.prompt_tokens,
                 answer_tokens=sequence.token_count - sequence.prompt_tokens,
+                turn=sequence.turn if sequence.session else 0,
             )
             for sequence in gone
             if sequence.committed and not sequence.forgotten

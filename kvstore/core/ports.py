@@ -45,6 +45,8 @@ class Use(Struct, frozen=True, kw_only=True):
     found: int
     prompt_tokens: int = 0
     answer_tokens: int = 0
+    # Turns of its session before this one, where an engine numbers them; 0: the first, or it does not.
+    session_turn: int = 0
 
 
 class EvictionPolicy(Protocol):
@@ -75,9 +77,9 @@ class EvictionPolicy(Protocol):
 
     def retire(self, rows: Rows) -> None:
         """Nobody goes on from these blocks, which are cached: the session that used them last is over, or
-        what a request has left is thrown away. Blocks that others have used as well may be among them:
-        whether they stay of worth is the policy's to say. From tails to heads; only one that `learns` is
-        told."""
+        what a request has left is thrown away. Who does not know what others have used may name such blocks
+        as well: whether they stay of worth is the policy's to say. From tails to heads; only one that
+        `learns` is told."""
 
     def favour(self, rows: Rows, priorities: NDArray[np.int32]) -> None:
         """These blocks go after all others, in every tier, of lower priority first; given as for `touch`."""

@@ -113,8 +113,6 @@ class Settling:
     def _end_session(self, end: SessionEnd) -> None:
         blocks, owner = self._memory.blocks, session_owner(end.domain, end.session)
         mine = np.flatnonzero(blocks.indexed & (blocks.owner == owner) & ~blocks.shared).astype(np.intp)
-        session = self._sessions.find(end.domain, end.session)
-        chain = self._memory.prefix.find_prefix(end.domain, session.keys, {}) if session else mine
-        tell_over(self._memory, np.union1d(mine, np.array(chain, np.intp)))
+        tell_over(self._memory, mine)
         self._sessions.end(end.domain, end.session)
         self._memory.discard(mine)

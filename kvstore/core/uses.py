@@ -33,13 +33,13 @@ def tell_uses(memory: Memory, uses: list[Used]) -> None:
                 found=min(used.found, rows.size),
                 prompt_tokens=used.prompt_tokens,
                 answer_tokens=used.answer_tokens,
+                session_turn=used.turn,
             )
             memory.eviction.use(use)
 
 
 def tell_over(memory: Memory, rows: Rows) -> None:
-    """Nobody goes on from these cached blocks, though others may have used some of them as well. Before any
-    of them is thrown away."""
+    """Nobody goes on from these cached blocks, which no other has used. Before they are thrown away."""
     if memory.eviction.learns and rows.size:
         memory.eviction.retire(rows[np.argsort(-memory.blocks.depth[rows], kind="stable")])
 

@@ -8,6 +8,7 @@ is taken as a fact: what nobody else has used is worth nothing then.
 A block is worth no less than what hangs on it (`chain_worth.py`): so a chain is evicted from its tail.
 """
 
+import math
 from bisect import bisect_right
 
 import numpy as np
@@ -73,7 +74,7 @@ class Worth:
         if is_known.any():
             known = use.rows.size - int(is_known[::-1].argmax())
             returns.read(ghost["kind"][is_known], ages[is_known])
-        turn, gap = self._turn(ghost[:known], now)
+        turn, gap = self._turn(ghost[:known], now, use.session_turn)
         request = (
             min(turn, TURN_MAX),
             bucket(use.prompt_tokens, first=1000, factor=4),
@@ -156,15 +157,19 @@ class Worth:
         for candidates in self._tiers:
             candidates.look_again()
 
-    def _turn(self, known: NDArray[np.void], now: float) -> tuple[int, float]:
+    def _turn(self, known: NDArray[np.void], now: float, told: int) -> tuple[int, float]:
         """How many turns a request goes on from, and the seconds since the last. It goes on from an earlier
-        one if it holds all of that, but for a last block that was not full; a lone block is anybody's."""
+        one if that is told, or if it holds all of that, but for a last block that was not full; a lone block
+        is anybody's."""
         if known.size < 2:
-            return 0, 0.0
+            return min(told, TURNS_COUNTED), math.inf
         last = known[-1]
+        gap = now - float(last["time"])
+        if told:
+            return min(told, TURNS_COUNTED), gap
         if known.size < last["length"] - 1:
-            return 0, 0.0
-        return min(int(last["turn"]) + 1, TURNS_COUNTED), now - float(last["time"])
+            return 0, gap
+        return min(int(last["turn"]) + 1, TURNS_COUNTED), gap
 
 
 def _mean_gaps(

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from kvstore.core.operations import EndSession
+from kvstore.core.operations import Allocate, AllocateResult, EndSession
 from kvstore.core.ports import Use
 from kvstore.core.store import Store
-from kvstore.core.types import DomainId, Retention, Tier
+from kvstore.core.types import DomainId, Retention, SequenceId, Tier
 from kvstore.core.uses import key_hashes
 from kvstore.policy.eviction import Lru
 from kvstore.policy.swap import LengthThreshold
@@ -68,6 +68,24 @@ def test_an_answer_is_what_was_asked_for_later() -> None:
     assert [(use.prompt_tokens, use.answer_tokens) for use in policy.uses] == [(16, 14)]
 
 
+def test_a_turn_is_told_where_the_engine_numbers_those_of_a_session() -> None:
+    caller, policy = learning()
+    for sequence, (session, turn) in enumerate((("chat", 0), ("chat", 7), ("", 7)), start=1):
+        operation = Allocate(
+            sequence=SequenceId(sequence),
+            token_count=16,
+            block_keys=keys_of(TOKENS),
+            session=session,
+            turn=turn,
+        )
+        result = caller.one(AllocateResult, operation)
+        caller.write(result.block_table, TOKENS, result.cached_tokens)
+        caller.step(commit(sequence, keys_of(TOKENS)))
+        caller.step(free(sequence))
+        caller.step()
+    assert [use.session_turn for use in policy.uses] == [0, 7, 0]
+
+
 def test_of_the_same_text_another_tenant_uses_other_blocks() -> None:
     caller, policy = learning()
     caller.cache(TOKENS, tenant="a")
@@ -121,8 +139,8 @@ def test_what_makes_room_is_told_as_evicted_and_what_is_thrown_away_is_not() -> 
     assert sorted(row for _, row in policy.gone)[:4] == sorted(policy.uses[0].rows.tolist())
 
 
-def test_that_a_session_is_over_is_told_with_all_of_its_chain_tails_first() -> None:
-    """What others have used as well among it, which stays cached."""
+def test_that_a_session_is_over_is_told_with_what_is_its_own_tails_first() -> None:
+    """And not with what others have used as well, which stays cached."""
     caller, policy = learning()
     caller.cache(TOKENS, session="other")
     longer = TOKENS + text(2, 8)
@@ -131,15 +149,15 @@ def test_that_a_session_is_over_is_told_with_all_of_its_chain_tails_first() -> N
     assert len(chain) == 6
     caller.step(EndSession(session="chat"))
     caller.step()
-    assert policy.over == [chain[::-1]]
+    assert policy.over == [chain[:3:-1]]
     assert caller.lookup(keys_of(longer)).blocks_cached == 4
-    # Whose blocks it has all told of already, nobody hears of again.
+    # Of a session that has nothing left nobody hears again.
     caller.step(EndSession(session="chat"))
     caller.step()
-    assert policy.over == [chain[::-1]]
+    assert policy.over == [chain[:3:-1]]
 
 
-def test_what_a_session_has_left_beside_its_last_chain_is_over_with_it() -> None:
+def test_what_a_session_has_left_beside_its_last_turn_is_over_with_it() -> None:
     caller, policy = learning()
     caller.cache(TOKENS + text(2, 8), session="chat")
     caller.cache(TOKENS + text(3, 8), session="chat")

@@ -17,6 +17,7 @@ from kvstore.policy.eviction import Lru
 from kvstore.policy.ghosts import Ghosts
 from kvstore.policy.kinds import KINDS_MAX, Kinds
 from kvstore.policy.lfu import LfuAgeing
+from kvstore.policy.order import UseOrder
 from kvstore.policy.returns import Returns
 from kvstore.policy.s3fifo import S3Fifo
 from kvstore.policy.worth import Worth
@@ -243,6 +244,46 @@ def test_what_may_not_go_is_passed_over_and_all_else_found() -> None:
     use(policy, 0.0, np.arange(19_000), np.arange(19_000))
     victims = policy.victims(GPU, 30, lambda rows: rows[rows % 1_000 == 7])
     assert sorted(victims.tolist()) == [7 + 1_000 * each for each in range(19)]
+
+
+def test_a_sample_has_no_part_of_a_chain_without_its_tail() -> None:
+    order, together = UseOrder(20_000), np.repeat(np.arange(40), 500)
+    for chain in range(40):
+        order.append(np.arange(500 * chain, 500 * chain + 500))
+    lengths: set[int] = set()
+    for turn in range(30):
+        rows = order.sample(8_192, turn, 32, together)
+        for chain in np.unique(together[rows]).tolist():
+            sampled = np.sort(rows[together[rows] == chain])
+            assert sampled.tolist() == list(range(500 * chain, 500 * chain + sampled.size))
+            lengths.add(sampled.size)
+    assert len(lengths) > 5
+
+
+def test_victims_are_found_among_those_that_are_judged_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chains that are all worth the same, of which a look cuts many in the middle."""
+    policy, length = Worth(), 100
+    policy.begin(40_000)
+    for index in range(400):
+        rows = np.arange(length) + length * index
+        use(policy, 1.0, rows, rows)
+
+    evicted: set[int] = set()
+
+    def removable(rows: np.ndarray) -> np.ndarray:
+        """After what hangs on it."""
+        gone = set(evicted)
+        for row in rows.tolist():
+            if row % length == length - 1 or row + 1 in gone:
+                gone.add(row)
+        return np.array([row for row in rows.tolist() if row in gone], np.intp)
+
+    monkeypatch.setattr(UseOrder, "all", None)
+    for _ in range(50):
+        victims = policy.victims(GPU, 200, removable)
+        assert victims.size == 200
+        evicted.update(victims.tolist())
+        policy.forget(GPU, victims)
 
 
 def test_a_block_used_again_is_no_victim_of_an_earlier_look() -> None:

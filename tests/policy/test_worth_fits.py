@@ -8,7 +8,7 @@ import pytest
 from kvstore.policy import returns
 from kvstore.policy.ages import BINS, EDGES, RUNS_AT_ONCE, RUNS_MAX, Runs
 from kvstore.policy.kinds import COARSE_MAX, KINDS_MAX, Kinds
-from kvstore.policy.returns import KINDS_A_USE, STEP_EFFORT, USE_EFFORT, Returns
+from kvstore.policy.returns import KINDS_A_USE, PERIOD_MIN, STEP_EFFORT, USE_EFFORT, Returns
 
 
 def all_kinds() -> Kinds:
@@ -26,7 +26,7 @@ def all_kinds() -> Kinds:
 
 
 # Uses from one fit to the next, with all of them.
-PERIOD = all_kinds().count // KINDS_A_USE
+PERIOD = max(PERIOD_MIN, all_kinds().count // KINDS_A_USE)
 
 
 def watched(table: Returns, monkeypatch: pytest.MonkeyPatch) -> list[int]:
