@@ -172,11 +172,23 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One forward pass: a chunk of one stream's prompt, or one token for each of many streams."""
+    """One forward pass: one token for each of many streams, a chunk of one stream's tokens, or both."""
 
-    streams: list[Stream]
-    # New tokens of each of them.
-    token_count: int
+    decoded: list[Stream]
+    # At most one, so that nobody's next token waits for more than a chunk.
+    prefilled: list[Stream] = field(default_factory=list)
+    # Tokens of that chunk.
+    chunk_tokens: int = 0
+
+    @property
+    def streams(self) -> list[Stream]:
+        """All of them, in the order of the batch."""
+        return [*self.decoded, *self.prefilled]
+
+    @property
+    def token_counts(self) -> list[int]:
+        """New tokens of each of `streams`."""
+        return [1] * len(self.decoded) + [self.chunk_tokens] * len(self.prefilled)
 
 
 def chunk_end(first: int, end: int) -> int:

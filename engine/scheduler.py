@@ -295,16 +295,17 @@ class Scheduler:
     # ------------------------------------------------------------------------- what runs
 
     def next_work(self) -> Work | None:
-        """A chunk of the first stream that has more than one token to compute; else all others at once."""
+        """A token for all who decode, and a chunk of the first stream that has more than one to compute."""
         ready = [
             stream
             for stream in self._streams
             if stream.state is StreamState.RUNNING and stream.tokens_pending and self._has_room(stream)
         ]
-        for stream in ready:
-            if stream.tokens_pending > 1:
-                return Work([stream], stream.next_chunk)
-        return Work(ready, 1) if ready else None
+        if not ready:
+            return None
+        prefilled = [stream for stream in ready if stream.tokens_pending > 1][:1]
+        decoded = [stream for stream in ready if stream.tokens_pending == 1]
+        return Work(decoded, prefilled, sum(stream.next_chunk for stream in prefilled))
 
     def fork(self, stream: Stream) -> None:
         """It has computed the prompt, and each follower has its first token: those that go on come in."""

@@ -39,17 +39,20 @@ class Talk:
         return operations
 
     def run(self, token: int = 7) -> tuple[list[Stream], int]:
-        """Computes what there is to compute; the model always says `token`."""
+        """Computes what there is to compute; the model always says `token`.
+
+        Returns the streams, and the tokens of the chunk, which is the last one's; 1 if there is none.
+        """
         work = self.scheduler.next_work()
         if work is None:
             return [], 0
-        for stream in work.streams:
-            stream.computed += work.token_count
+        for stream, token_count in zip(work.streams, work.token_counts, strict=True):
+            stream.computed += token_count
             if not stream.tokens_pending:
                 stream.add(Choice(token, 1.0))
                 if stream.is_done:
                     self.scheduler.end(stream)
-        return work.streams, work.token_count
+        return work.streams, work.token_counts[-1]
 
     def run_to_decode(self, answer: Answer, streams: int) -> None:
         """Until so many streams have their first token."""

@@ -24,7 +24,7 @@ def test_growth_that_finds_no_room_swaps_out_the_most_recent_of_the_lowest_prior
 
 def test_a_preempted_stream_comes_back_when_it_is_away_and_another_has_left():
     talk = Talk()
-    old, young = talk.submit(32, answer=3), talk.submit(32, first=100)
+    old, young = talk.submit(32, answer=4), talk.submit(32, first=100)
     talk.run_to_decode(granted, 2)
     talk.step(refused([young.sequence], frames_short=1))
     assert kinds(talk.step(granted)) == ["swap_out"]
