@@ -1,7 +1,7 @@
 """What the model computes in one forward pass: tokens, their places, and the contexts that they attend to.
 
-A batch is a chunk of one sequence's prompt (`prefill`), one new token for each of many sequences (`decode`), or
-both at once (`mixed`). All are described in the same fields.
+A batch is a chunk of one prompt (`prefill`), one new token for each of many sequences (`decode`), or both at
+once (`mixed`). All are described in the same fields.
 """
 
 from dataclasses import dataclass

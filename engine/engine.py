@@ -199,7 +199,7 @@ class Engine:
     # ---------------------------------------------------------------- what the store is told
 
     def _exchange(self) -> None:
-        asked = self._scheduler.operations(self._client.tables)
+        asked = self._scheduler.operations(self._client.tables, time.monotonic())
         self._note_journeys(asked)
         response = self._client.step(asked, timings=self._timings)
         self._timings = []

@@ -196,6 +196,32 @@ def test_priority_goes_first_at_the_cost_of_the_rest(tmp_path, model):
         assert_proven(counts)
 
 
+def test_a_long_prompt_among_endless_short_ones_starts_and_ends(tmp_path, model):
+    with (
+        serve(tmp_path, gpu_frames=260, cpu_frames=300) as service,
+        attach(service, model) as (engine, _),
+    ):
+        endless = (each for seed in range(99) for each in make_requests(50, (60, 30, 90), seed=seed))
+        short: list[Stream] = []
+
+        def step() -> None:
+            while sum(not each.is_done for each in short) < 20:
+                short.append(engine.submit(next(endless)))
+            engine.step()
+
+        for _ in range(30):
+            step()
+        [request] = make_requests(1, (4000,), new_tokens=5, seed=9)
+        long, steps = engine.submit(request), 0
+        while not long.is_done:
+            step()
+            steps += 1
+            # 16 run, each by a chunk and 20 tokens, and as many could be before it by then.
+            assert steps <= 2 * (16 + 20) + 16 + 5
+        assert long.preemptions == 0
+        assert_as_plain(model, [long, *[each for each in short if each.is_done][::16]])
+
+
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
 def test_the_engine_outlives_its_service(tmp_path, model, end):
     with serve(tmp_path, gpu_frames=60, cpu_frames=80) as service, attach(service, model) as (engine, counts):
