@@ -142,6 +142,13 @@ class Stream:
         return len(self.tokens) - self.computed
 
     @property
+    def ends_with_next_token(self) -> bool:
+        """Whether the pass to come is its last for sure: by a stop token, say, any may be."""
+        is_last = len(self.margins) + 1 >= self.request.max_new_tokens
+        is_alone = self.request.beams == 1 and not self.followers
+        return is_last and is_alone and self.tokens_pending == 1 and self.has_room
+
+    @property
     def next_chunk(self) -> int:
         """Tokens of the next piece of work on this stream."""
         return chunk_end(self.computed, len(self.tokens)) - self.computed

@@ -145,7 +145,8 @@ class Scheduler:
                 return
             places -= stream.width
             if stream.state is StreamState.PREEMPTED:
-                if not self._preemption.may_return(stream, tables):
+                level = self._order.level(stream, self._now)
+                if not self._preemption.may_return(stream, level, tables):
                     return
                 is_returning = True
                 yield operations.swap_in(stream.sequence)

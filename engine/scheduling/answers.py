@@ -39,18 +39,25 @@ class Answers:
     def take_events(self, events: Iterable[pb.Event]) -> list[Stream]:
         """As `take`, for what the store has done by itself."""
         changed: list[Stream] = []
-        for moved in (event.sequence_moved for event in events if event.HasField("sequence_moved")):
-            for stream in self._roster.find([moved.sequence]):
-                # What a swap out came to is read off the tables when the stream wants back.
-                if stream.state is not StreamState.LOADING:
-                    continue
-                if moved.state == pb.Sequence.RESIDENT:
-                    stream.arrive(moved.valid_tokens, self._block_tokens)
-                    changed.append(stream)
-                elif moved.state == pb.Sequence.DROPPED:
-                    # A load failed, and no frames were left to compute into.
-                    stream.state = StreamState.PREEMPTED
+        for event in events:
+            if event.HasField("sequence_moved"):
+                changed += self._take_moved(event.sequence_moved)
+            elif event.HasField("pressure_changed") and event.pressure_changed.tier == pb.TIER_GPU:
+                self._preemption.note_pressure(event.pressure_changed.pressure)
         return changed
+
+    def _take_moved(self, moved: pb.SequenceMoved) -> list[Stream]:
+        for stream in self._roster.find([moved.sequence]):
+            # What a swap out came to is read off the tables when the stream wants back.
+            if stream.state is not StreamState.LOADING:
+                continue
+            if moved.state == pb.Sequence.RESIDENT:
+                stream.arrive(moved.valid_tokens, self._block_tokens)
+                return [stream]
+            if moved.state == pb.Sequence.DROPPED:
+                # A load failed, and no frames were left to compute into.
+                stream.state = StreamState.PREEMPTED
+        return []
 
     def _take_allocate(self, stream: Stream, response: pb.AllocateResponse, now: float) -> list[Stream]:
         if response.outcome == pb.OUTCOME_NEVER:

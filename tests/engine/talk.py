@@ -17,6 +17,7 @@ __all__ = [
     "grown",
     "kinds",
     "moved",
+    "pressed",
     "refused",
 ]
 
@@ -149,6 +150,10 @@ def moved(
             sequence=sequence, state=state, block_table=list(table), valid_tokens=valid
         ),
     )
+
+
+def pressed(pressure: pb.Pressure.ValueType) -> pb.Event:
+    return pb.Event(revision=1, pressure_changed=pb.PressureChanged(tier=pb.TIER_GPU, pressure=pressure))
 
 
 def kinds(operations: Iterable[pb.Operation]) -> list[str]:

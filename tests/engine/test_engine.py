@@ -8,6 +8,7 @@ import random
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -193,6 +194,26 @@ def test_priority_goes_first_at_the_cost_of_the_rest(tmp_path, model):
         assert not any(stream.is_done for stream in low)
         run_to_end(engine)
         assert_as_plain(model, [*low, urgent_stream])
+        assert_proven(counts)
+
+
+def test_under_high_pressure_the_low_priority_goes_before_anybody_is_short(tmp_path, model):
+    # Both together never take more than 42 frames of 44, and are above the watermark from 40 on.
+    with serve(tmp_path, gpu_frames=44, cpu_frames=80) as service, attach(service, model) as (engine, counts):
+        one, other = make_requests(2, (300,), new_tokens=30)
+        streams: list[Stream] = []
+        for _ in range(STEPS_MAX):
+            for asked in (one, replace(other, priority=1)):
+                if not any(each.request.id == asked.id and not each.is_done for each in streams):
+                    streams.append(engine.submit(asked))
+            engine.step()
+            if any(each.preemptions for each in streams):
+                break
+        run_to_end(engine)
+        low, urgent = ([each for each in streams if each.request.priority == at] for at in (0, 1))
+        assert sum(each.preemptions for each in low) == 1
+        assert not any(each.preemptions for each in urgent)
+        assert_as_plain(model, [low[-1], urgent[-1]])
         assert_proven(counts)
 
 
