@@ -1,8 +1,7 @@
 """What the model computes in one forward pass: tokens, their places, and the contexts that they attend to.
 
-A batch is either a chunk of one sequence's prompt (`prefill`) or one new token for each of many sequences
-(`decode`). Both are described in the same fields, so that a batch which mixes them needs no other shape than
-this one.
+A batch is a chunk of one prompt (`prefill`), one new token for each of many sequences (`decode`), or both at
+once (`mixed`). All are described in the same fields.
 """
 
 from dataclasses import dataclass
@@ -34,6 +33,8 @@ class Batch:
     context_len_max: int
     # int32 or int64 [sequences, blocks]: frames in token order, then any frame numbers.
     block_tables: torch.Tensor
+    # Where chunk and single tokens are mixed: so many sequences at the front have one new token each.
+    decode_count: int = 0
 
     @property
     def is_decode(self) -> bool:
@@ -75,6 +76,37 @@ class Batch:
         return cls._build(ids, rows, positions, np.ones_like(ids), _tables(block_tables), block_tokens)
 
     @classmethod
+    def mixed(
+        cls,
+        token_ids: npt.ArrayLike,
+        chunk: npt.ArrayLike,
+        *,
+        context_lens: npt.ArrayLike,
+        cached: int,
+        block_tables: npt.ArrayLike,
+        block_tokens: int,
+    ) -> "Batch":
+        """One new token for each sequence but the last, and the next `chunk` of that.
+
+        token_ids     [sequences - 1]: as in `decode`
+        context_lens  [sequences - 1]: tokens of each of their contexts with the new token
+        cached        tokens of the last sequence that have their KV in the pool
+        block_tables  [sequences, blocks]: as in `decode`
+        """
+        singles, ids = np.array(token_ids, dtype=np.int64), np.array(chunk, dtype=np.int64)
+        lens = np.array([*np.ones_like(singles), len(ids)])
+        places = np.asarray(context_lens, dtype=np.int64) - 1
+        return cls._build(
+            np.concatenate((singles, ids)),
+            np.repeat(np.arange(len(lens)), lens),
+            np.concatenate((places, np.arange(cached, cached + len(ids)))),
+            lens,
+            _tables(block_tables),
+            block_tokens,
+            decode_count=len(singles),
+        )
+
+    @classmethod
     def _build(
         cls,
         token_ids: npt.NDArray[np.int64],
@@ -83,6 +115,7 @@ class Batch:
         query_lens: npt.NDArray[np.int64],
         block_tables: npt.NDArray[np.integer],
         block_tokens: int,
+        decode_count: int = 0,
     ) -> "Batch":
         """`rows` names each token's sequence; a sequence's last token is the last of its context."""
         if len(token_ids) == 0 or len(rows) != len(token_ids) or len(positions) != len(token_ids):
@@ -102,6 +135,7 @@ class Batch:
             context_lens=torch.from_numpy(positions[ends - 1] + 1),
             context_len_max=context_len_max,
             block_tables=torch.from_numpy(block_tables),
+            decode_count=decode_count,
         )
 
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from engine.batch import Batch
@@ -198,7 +199,7 @@ class Engine:
     # ---------------------------------------------------------------- what the store is told
 
     def _exchange(self) -> None:
-        asked = self._scheduler.operations(self._client.tables)
+        asked = self._scheduler.operations(self._client.tables, time.monotonic())
         self._note_journeys(asked)
         response = self._client.step(asked, timings=self._timings)
         self._timings = []
@@ -251,46 +252,61 @@ class Engine:
     def _run(self, work: Work) -> None:
         """One forward pass; streams that have been fed all their tokens get the next one."""
         begin = time.perf_counter()
-        batch = self._prefill(work) if work.token_count > 1 else self._decode(work)
+        batch = self._batch(work)
         # Work is over when its logits are here.
         logits = self._model.forward(batch, self._pool).cpu()
         self._note_timing(work, time.perf_counter() - begin)
-        for stream in work.streams:
-            stream.computed += work.token_count
+        for stream, token_count in zip(work.streams, work.token_counts, strict=True):
+            stream.computed += token_count
         fed = [row for row, stream in enumerate(work.streams) if not stream.tokens_pending]
         if fed:
             self._news += self._speaking.speak([work.streams[row] for row in fed], logits[fed])
 
     def _note_timing(self, work: Work, seconds: float) -> None:
         """What the service learns its costs from. The work was that of the step sent last."""
-        computed = [stream.computed for stream in work.streams]
-        if work.token_count > 1:
-            timing = operations.timing(
-                self._client.next_step - 1, seconds, prefilled=[(each, work.token_count) for each in computed]
-            )
-        else:
-            timing = operations.timing(
-                self._client.next_step - 1, seconds, decoded=[each + 1 for each in computed]
-            )
+        timing = operations.timing(
+            self._client.next_step - 1,
+            seconds,
+            prefilled=[(stream.computed, work.chunk_tokens) for stream in work.prefilled],
+            decoded=[stream.computed + 1 for stream in work.decoded],
+        )
         self._timings = [timing]
 
+    def _batch(self, work: Work) -> Batch:
+        if not work.prefilled:
+            return self._decode(work)
+        return self._mixed(work) if work.decoded else self._prefill(work)
+
     def _prefill(self, work: Work) -> Batch:
-        [stream] = work.streams
+        [stream] = work.prefilled
         return Batch.prefill(
-            stream.tokens[stream.computed : stream.computed + work.token_count],
+            stream.tokens[stream.computed : stream.computed + work.chunk_tokens],
             cached=stream.computed,
             block_table=self._client.tables.table(stream.sequence),
             block_tokens=self._block_tokens,
         )
 
     def _decode(self, work: Work) -> Batch:
-        tables = [self._client.tables.table(stream.sequence) for stream in work.streams]
-        width = max(map(len, tables))
-        # One array for the batch: a call into numpy for each sequence would cost more than the padding.
-        padded = np.array([table + [0] * (width - len(table)) for table in tables], dtype=np.int32)
         return Batch.decode(
-            [stream.tokens[stream.computed] for stream in work.streams],
-            context_lens=[stream.computed + 1 for stream in work.streams],
-            block_tables=padded,
+            [stream.tokens[stream.computed] for stream in work.decoded],
+            context_lens=[stream.computed + 1 for stream in work.decoded],
+            block_tables=self._padded_tables(work.decoded),
             block_tokens=self._block_tokens,
         )
+
+    def _mixed(self, work: Work) -> Batch:
+        [stream] = work.prefilled
+        return Batch.mixed(
+            [each.tokens[each.computed] for each in work.decoded],
+            stream.tokens[stream.computed : stream.computed + work.chunk_tokens],
+            context_lens=[each.computed + 1 for each in work.decoded],
+            cached=stream.computed,
+            block_tables=self._padded_tables(work.streams),
+            block_tokens=self._block_tokens,
+        )
+
+    def _padded_tables(self, streams: Sequence[Stream]) -> npt.NDArray[np.int32]:
+        tables = [self._client.tables.table(stream.sequence) for stream in streams]
+        width = max(map(len, tables))
+        # One array for the batch: a call into numpy for each sequence would cost more than the padding.
+        return np.array([table + [0] * (width - len(table)) for table in tables], dtype=np.int32)

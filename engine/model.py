@@ -81,6 +81,8 @@ class Llama:
             attended = paged_attention_decode(
                 query, kv_layer, batch.block_tables, batch.context_lens, batch.context_len_max
             )
+        elif batch.decode_count:
+            attended = _attend_mixed(query, kv_layer, batch)
         else:
             attended = paged_attention_prefill(
                 query,
@@ -100,6 +102,27 @@ class Llama:
         if layer.qk_norm is None:
             return heads
         return rms_norm(heads, heads.shape[-1:], None, self.config.rms_norm_eps) * layer.qk_norm
+
+
+def _attend_mixed(query: torch.Tensor, kv_layer: torch.Tensor, batch: Batch) -> torch.Tensor:
+    """Single tokens at the front and a chunk behind them, each as it is attended where it stands alone."""
+    count = batch.decode_count
+    singles = paged_attention_decode(
+        query[:count],
+        kv_layer,
+        batch.block_tables[:count],
+        batch.context_lens[:count],
+        batch.context_len_max,
+    )
+    chunk = paged_attention_prefill(
+        query[count:],
+        kv_layer,
+        batch.block_tables[count:],
+        batch.query_starts[count:] - count,
+        batch.context_lens[count:],
+        batch.query_len_max,
+    )
+    return torch.cat((singles, chunk))
 
 
 def _project(hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:

@@ -57,8 +57,10 @@ class Request:
     # The conversation that this is a turn of; empty: none, and its blocks are kept as plain cache.
     session: str = ""
     turn: int = 0
-    # Of two streams the one of higher priority goes first, and among equals the one that came first.
+    # Of two streams the one of higher priority goes first, and among equals the users take turns.
     priority: int = 0
+    # Whose it is: among users what is computed is shared fairly. Empty: one user of all who name none.
+    user: str = ""
     # Tokens that end the answer; the one that did is its last.
     stop_ids: frozenset[int] = frozenset()
     sampling: Sampling = GREEDY
@@ -104,6 +106,12 @@ class Stream:
     # Prompt and answer so far.
     tokens: list[int]
     state: StreamState = StreamState.QUEUED
+    # Its priority, and what it has gained by waiting until it was admitted last.
+    level: int = 0
+    # Its number in the order of first admissions, from 1; 0: never admitted yet.
+    place: int = 0
+    # Since when it is not on the GPU: its arrival, its last preemption or the loss of the service.
+    waits_since: float = 0.0
     # Its id in the store, never used again.
     sequence: int = NO_SEQUENCE
     # Leading tokens whose KV is written. The last token's is not, before it has been fed to the model.
@@ -134,9 +142,26 @@ class Stream:
         return len(self.tokens) - self.computed
 
     @property
+    def ends_with_next_token(self) -> bool:
+        """Whether the pass to come is its last for sure: by a stop token, say, any may be."""
+        is_last = len(self.margins) + 1 >= self.request.max_new_tokens
+        is_alone = self.request.beams == 1 and not self.followers
+        return is_last and is_alone and self.tokens_pending == 1 and self.has_room
+
+    @property
     def next_chunk(self) -> int:
         """Tokens of the next piece of work on this stream."""
         return chunk_end(self.computed, len(self.tokens)) - self.computed
+
+    @property
+    def has_room(self) -> bool:
+        return self.room >= len(self.tokens)
+
+    def room_needed(self, block_tokens: int) -> int:
+        """In tokens, to the end of the last block: then it is asked for once a block, not once a token."""
+        if self.followers or self.request.beams > 1:
+            return len(self.tokens)
+        return -(-len(self.tokens) // block_tokens) * block_tokens
 
     def arrive(self, valid_tokens: int, block_tokens: int) -> None:
         """Its blocks are on the GPU, the leading `valid_tokens` with content."""
@@ -172,11 +197,23 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One forward pass: a chunk of one stream's prompt, or one token for each of many streams."""
+    """One forward pass: one token for each of many streams, a chunk of one stream's tokens, or both."""
 
-    streams: list[Stream]
-    # New tokens of each of them.
-    token_count: int
+    decoded: list[Stream]
+    # At most one, so that nobody's next token waits for more than a chunk.
+    prefilled: list[Stream] = field(default_factory=list)
+    # Tokens of that chunk.
+    chunk_tokens: int = 0
+
+    @property
+    def streams(self) -> list[Stream]:
+        """All of them, in the order of the batch."""
+        return [*self.decoded, *self.prefilled]
+
+    @property
+    def token_counts(self) -> list[int]:
+        """New tokens of each of `streams`."""
+        return [1] * len(self.decoded) + [self.chunk_tokens] * len(self.prefilled)
 
 
 def chunk_end(first: int, end: int) -> int:

@@ -141,6 +141,8 @@ class Generation:
                     max_new_tokens=wanted or min(room, self._shop.limits.answer_tokens),
                     session=parameters.session,
                     turn=self._asked.turn if parameters.session else 0,
+                    user=parameters.user,
+                    priority=parameters.priority,
                     stop_ids=self._shop.words.eos_ids,
                     sampling=parameters.sampling,
                     samples=parameters.samples,

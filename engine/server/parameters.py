@@ -16,6 +16,7 @@ from engine.server.limits import Limits
 __all__ = ["Parameters", "read_parameters"]
 
 SEED_END = 1 << 63
+PRIORITY_MAX = 8
 # Bytes in UTF-8, as the store has it.
 SESSION_BYTES_MAX = 256
 # Of no effect on an answer here.
@@ -65,6 +66,9 @@ class Parameters:
     tells_usage: bool
     # The conversation whose tokens are kept; empty: none.
     session: str
+    # Who takes turns with other users, and how urgent this is among all.
+    user: str
+    priority: int
     seconds: float
 
 
@@ -74,6 +78,7 @@ def read_parameters(fields: Fields, limits: Limits) -> Parameters:
     if not model:
         raise invalid("You must provide a model parameter.", "model", "missing_parameter")
     samples = fields.integer("n", 1, least=1, most=limits.choices)
+    user = fields.text("user")
     is_streamed = fields.flag("stream")
     options = fields.nested("stream_options")
     tells_usage = options.flag("include_usage")
@@ -92,7 +97,9 @@ def read_parameters(fields: Fields, limits: Limits) -> Parameters:
         stops=_stops(fields, limits),
         is_streamed=is_streamed,
         tells_usage=is_streamed and tells_usage,
-        session=_session(fields),
+        session=_session(fields, user),
+        user=user,
+        priority=fields.integer("priority", 0, least=-PRIORITY_MAX, most=PRIORITY_MAX),
         seconds=fields.number(
             "timeout_seconds", limits.request_seconds, least=0.001, most=limits.request_seconds
         ),
@@ -126,8 +133,8 @@ def _beams(fields: Fields, limits: Limits, samples: int, is_streamed: bool) -> i
     return beams if is_search else 1
 
 
-def _session(fields: Fields) -> str:
-    session = fields.text("session", fields.text("user"))
+def _session(fields: Fields, user: str) -> str:
+    session = fields.text("session", user)
     try:
         length = len(session.encode())
     except UnicodeEncodeError:

@@ -85,6 +85,17 @@ class Runner:
         batch = Batch.decode(ids, context_lens=lens, block_tables=padded, block_tokens=BLOCK_TOKENS)
         return self.model.forward(batch, self.pool)
 
+    def mix(
+        self, ids: list[int], lens: list[int], tables: list[list[int]], chunk: Sequence[int], cached: int
+    ) -> torch.Tensor:
+        """A decode step of all but the last table, and a chunk that goes into that."""
+        width = max(map(len, tables))
+        padded = np.array([table + [0] * (width - len(table)) for table in tables], dtype=np.int32)
+        batch = Batch.mixed(
+            ids, chunk, context_lens=lens, cached=cached, block_tables=padded, block_tokens=BLOCK_TOKENS
+        )
+        return self.model.forward(batch, self.pool)
+
     def continue_greedily(self, ids: list[int], count: int) -> torch.Tensor:
         """fp32[count, vocab]: the logits of each of `count` greedy steps."""
         ids = list(ids)

@@ -8,9 +8,21 @@ from engine.scheduler import Scheduler
 from kvstore.client import BlockTables
 from kvstore.v1 import kvstore_pb2 as pb
 
-__all__ = ["Answer", "BLOCK_TOKENS", "Talk", "granted", "grown", "kinds", "moved", "refused"]
+__all__ = [
+    "AGEING_SECONDS",
+    "Answer",
+    "BLOCK_TOKENS",
+    "Talk",
+    "granted",
+    "grown",
+    "kinds",
+    "moved",
+    "pressed",
+    "refused",
+]
 
 BLOCK_TOKENS = 16
+AGEING_SECONDS = 10.0
 
 Answer = Callable[[pb.Operation], pb.Result]
 
@@ -19,19 +31,29 @@ class Talk:
     """A scheduler and the tables that the answers go into."""
 
     def __init__(self, running_max: int = 16) -> None:
-        self.scheduler = Scheduler(BLOCK_TOKENS, running_max=running_max)
+        self.scheduler = Scheduler(BLOCK_TOKENS, running_max=running_max, ageing_seconds=AGEING_SECONDS)
         self.tables = BlockTables(BLOCK_TOKENS)
         self.changed: list[Stream] = []
+        # In seconds; it stands still unless a test moves it.
+        self.now = 0.0
 
-    def submit(self, tokens: int, *, first: int = 0, answer: int = 8, priority: int = 0) -> Stream:
-        prompt = tuple(range(first, first + tokens))
+    def submit(
+        self, tokens: int, *, first: int = 0, answer: int = 8, priority: int = 0, user: str = ""
+    ) -> Stream:
         request = Request(
-            id=f"r{first}", prompt=prompt, max_new_tokens=answer, session="s", turn=1, priority=priority
+            id=f"r{first}",
+            prompt=tuple(range(first, first + tokens)),
+            max_new_tokens=answer,
+            session="s",
+            turn=1,
+            priority=priority,
+            user=user,
+            arrived=self.now,
         )
         return self.scheduler.submit(request)
 
     def step(self, answer: Answer, events: Iterable[pb.Event] = ()) -> list[pb.Operation]:
-        operations = self.scheduler.operations(self.tables)
+        operations = self.scheduler.operations(self.tables, self.now)
         response = pb.StepResponse(results=[answer(each) for each in operations])
         response.events.events.extend(events)
         self.tables.apply(operations, response)
@@ -39,21 +61,24 @@ class Talk:
         return operations
 
     def run(self, token: int = 7) -> tuple[list[Stream], int]:
-        """Computes what there is to compute; the model always says `token`."""
+        """Computes what there is to compute; the model always says `token`.
+
+        Returns the streams, and the tokens of the chunk, which is the last one's; 1 if there is none.
+        """
         work = self.scheduler.next_work()
         if work is None:
             return [], 0
-        for stream in work.streams:
-            stream.computed += work.token_count
+        for stream, token_count in zip(work.streams, work.token_counts, strict=True):
+            stream.computed += token_count
             if not stream.tokens_pending:
                 stream.add(Choice(token, 1.0))
                 if stream.is_done:
                     self.scheduler.end(stream)
-        return work.streams, work.token_count
+        return work.streams, work.token_counts[-1]
 
     def run_to_decode(self, answer: Answer, streams: int) -> None:
         """Until so many streams have their first token."""
-        while sum(bool(each.margins) for each in self.scheduler._streams) < streams:
+        while sum(bool(each.margins) for each in self.scheduler.streams) < streams:
             self.step(answer)
             self.run()
 
@@ -125,6 +150,10 @@ def moved(
             sequence=sequence, state=state, block_table=list(table), valid_tokens=valid
         ),
     )
+
+
+def pressed(pressure: pb.Pressure.ValueType) -> pb.Event:
+    return pb.Event(revision=1, pressure_changed=pb.PressureChanged(tier=pb.TIER_GPU, pressure=pressure))
 
 
 def kinds(operations: Iterable[pb.Operation]) -> list[str]:

@@ -29,3 +29,16 @@ def test_batches_say_where_each_token_goes():
     assert step.slot_mapping.tolist() == [5 * 16 + 15, 9 * 16]
     assert step.is_decode
     assert step.block_tables.data_ptr() == tables.ctypes.data
+
+
+def test_single_tokens_stand_before_the_chunk_that_they_are_mixed_with():
+    tables = np.array([[5, 0], [2, 9], [7, 3]], np.int32)
+    batch = Batch.mixed(
+        [1, 2], range(5), context_lens=[16, 17], cached=14, block_tables=tables, block_tokens=16
+    )
+    assert batch.token_ids.tolist() == [1, 2, 0, 1, 2, 3, 4]
+    assert batch.positions.tolist() == [15, 16, 14, 15, 16, 17, 18]
+    assert batch.slot_mapping[:3].tolist() == [5 * 16 + 15, 9 * 16, 7 * 16 + 14]
+    assert batch.query_starts.tolist() == [0, 1, 2, 7]
+    assert batch.context_lens.tolist() == [16, 17, 19]
+    assert (batch.query_len_max, batch.decode_count, batch.is_decode) == (5, 2, False)

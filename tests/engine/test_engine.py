@@ -8,6 +8,7 @@ import random
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -194,6 +195,52 @@ def test_priority_goes_first_at_the_cost_of_the_rest(tmp_path, model):
         run_to_end(engine)
         assert_as_plain(model, [*low, urgent_stream])
         assert_proven(counts)
+
+
+def test_under_high_pressure_the_low_priority_goes_before_anybody_is_short(tmp_path, model):
+    # Both together never take more than 42 frames of 44, and are above the watermark from 40 on.
+    with serve(tmp_path, gpu_frames=44, cpu_frames=80) as service, attach(service, model) as (engine, counts):
+        one, other = make_requests(2, (300,), new_tokens=30)
+        streams: list[Stream] = []
+        for _ in range(STEPS_MAX):
+            for asked in (one, replace(other, priority=1)):
+                if not any(each.request.id == asked.id and not each.is_done for each in streams):
+                    streams.append(engine.submit(asked))
+            engine.step()
+            if any(each.preemptions for each in streams):
+                break
+        run_to_end(engine)
+        low, urgent = ([each for each in streams if each.request.priority == at] for at in (0, 1))
+        assert sum(each.preemptions for each in low) == 1
+        assert not any(each.preemptions for each in urgent)
+        assert_as_plain(model, [low[-1], urgent[-1]])
+        assert_proven(counts)
+
+
+def test_a_long_prompt_among_endless_short_ones_starts_and_ends(tmp_path, model):
+    with (
+        serve(tmp_path, gpu_frames=260, cpu_frames=300) as service,
+        attach(service, model) as (engine, _),
+    ):
+        endless = (each for seed in range(99) for each in make_requests(50, (60, 30, 90), seed=seed))
+        short: list[Stream] = []
+
+        def step() -> None:
+            while sum(not each.is_done for each in short) < 20:
+                short.append(engine.submit(next(endless)))
+            engine.step()
+
+        for _ in range(30):
+            step()
+        [request] = make_requests(1, (4000,), new_tokens=5, seed=9)
+        long, steps = engine.submit(request), 0
+        while not long.is_done:
+            step()
+            steps += 1
+            # 16 run, each by a chunk and 20 tokens, and as many could be before it by then.
+            assert steps <= 2 * (16 + 20) + 16 + 5
+        assert long.preemptions == 0
+        assert_as_plain(model, [long, *[each for each in short if each.is_done][::16]])
 
 
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])

@@ -70,6 +70,27 @@ def test_sequences_of_a_decode_batch_do_not_touch_each_other(tiny):
         assert_equal_steps(torch.stack(steps)[:, row], expected)
 
 
+def test_a_chunk_has_the_same_bytes_with_single_tokens_beside_it(tiny):
+    """And these the tokens that they would have alone."""
+    runner = Runner(tiny)
+    vocab_size = tiny.config.vocab_size
+    lens = [1, 15, 16, 150]
+    prompts = [draw_ids(length, vocab_size, seed=length) for length in lens]
+    tables = [runner.take_table(length + 2) for length in lens]
+    firsts = [runner.prefill(*each).argmax() for each in zip(prompts, tables, strict=True)]
+    ids, lens = [int(first) for first in firsts], [length + 1 for length in lens]
+    expected = runner.decode(ids, lens, tables)
+
+    prompt = draw_ids(300, vocab_size)
+    alone, beside = runner.take_table(300), runner.take_table(300)
+    last = runner.prefill(prompt, alone)
+    for cached, end in ((0, 256), (256, 300)):
+        mixed = runner.mix(ids, lens, [*tables, beside], prompt[cached:end], cached)
+        assert_equal_steps(mixed[:-1], expected)
+    assert_equal_steps(mixed[-1:], last[None])
+    assert np.array_equal(runner.frames_of(alone, 18), runner.frames_of(beside, 18))
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

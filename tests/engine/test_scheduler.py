@@ -59,16 +59,16 @@ def test_a_finished_turn_is_committed_and_freed_in_one_step():
     assert not talk.scheduler.has_work
 
 
-def test_all_that_decode_run_as_one_batch_and_prefill_goes_first():
+def test_all_that_decode_run_in_one_pass_with_a_chunk_of_one_who_does_not_yet():
     talk = Talk()
-    first, second = talk.submit(20), talk.submit(20, first=100)
+    first, second, third = talk.submit(20), talk.submit(300, first=100), talk.submit(20, first=500)
     talk.step(granted)
     assert talk.run() == ([first], 20)
-    assert talk.run() == ([second], 20)
-    assert talk.run() == ([first, second], 1)
-    third = talk.submit(20, first=200)
-    talk.step(granted)
-    assert talk.run() == ([third], 20)
+    assert talk.run() == ([first, second], 256)
+    assert talk.run() == ([first, second], 44)
+    assert talk.run() == ([first, second, third], 20)
+    assert talk.run() == ([first, second, third], 1)
+    assert [len(each.margins) for each in (first, second, third)] == [5, 3, 2]
 
 
 def test_no_more_run_at_once_than_may():

@@ -76,6 +76,8 @@ def test_a_body_that_is_no_json_object_is_refused(body):
         ({"stream_options": 1}, "stream_options"),
         ({"user": "ü" * 200}, "session"),
         ({"session": "\ud800"}, "session"),
+        ({"priority": 9}, "priority"),
+        ({"priority": "high"}, "priority"),
         ({"timeout_seconds": 0}, "timeout_seconds"),
         ({"timeout_seconds": 1e9}, "timeout_seconds"),
         ({"logprobs": True}, "logprobs"),
@@ -143,6 +145,12 @@ def test_parameters_as_they_are_given():
     assert (parameters.samples, parameters.stops, parameters.answer_tokens) == (2, ("x",), 9)
     assert (parameters.session, parameters.seconds) == ("u", 3.0)
     assert chat(user="u", session="s").parameters.session == "s"
+
+
+def test_who_asks_and_how_urgently_is_told_to_the_engine():
+    assert (chat().parameters.user, chat().parameters.priority) == ("", 0)
+    parameters = chat(user="u", session="s", priority=-3).parameters
+    assert (parameters.user, parameters.priority) == ("u", -3)
 
 
 def test_without_a_seed_each_request_has_its_own():

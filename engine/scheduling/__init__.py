@@ -1,0 +1,1 @@
+"""What the scheduler is made of, one idea a file."""
