@@ -5,7 +5,9 @@ A batch is either a chunk of one sequence's prompt (`prefill`) or one new token 
 this one.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -39,6 +41,15 @@ class Batch:
     def is_decode(self) -> bool:
         """One new token a sequence. (A prefill chunk of a single token is the same work.)"""
         return self.query_len_max == 1
+
+    def map(self, move: Callable[[torch.Tensor], torch.Tensor]) -> "Batch":
+        """The same batch with each tensor as `move` returns it: elsewhere, as a rule."""
+        moved: dict[str, Any] = {
+            field.name: move(tensor)
+            for field in fields(self)
+            if isinstance(tensor := getattr(self, field.name), torch.Tensor)
+        }
+        return replace(self, **moved)
 
     @classmethod
     def prefill(

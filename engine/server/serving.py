@@ -128,6 +128,7 @@ class Server:
                 engine = Engine(
                     self._loaded.model,
                     client,
+                    device=self._loaded.device,
                     block_tokens=options.block_tokens,
                     running_max=options.running_max,
                     attach_seconds=0.0,
