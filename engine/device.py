@@ -27,7 +27,7 @@ class DeviceRefused(Exception):
 
 
 class Device(Protocol):
-    """Used by one thread."""
+    """Of one engine, which counts its steps here; used by one thread."""
 
     def place(self, weights: Weights) -> Weights:
         """The same model on this device, under the same digest."""

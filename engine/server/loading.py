@@ -1,8 +1,7 @@
 """A model by name or path, with its weights and its words."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from engine.device import CpuDevice, Device
 from engine.devices import open_device
 from engine.model import Llama
 from engine.models import DTYPES, open_model
@@ -16,7 +15,8 @@ __all__ = ["Loaded", "load"]
 class Loaded:
     model: Llama
     words: Words
-    device: Device = field(default_factory=CpuDevice)
+    # Where the weights are: cpu, cuda or cuda:N. Each engine opens it for itself.
+    device: str = "cpu"
 
 
 def load(name: str, dtype: str = "fp32", device: str = "cpu") -> Loaded:
@@ -28,4 +28,4 @@ def load(name: str, dtype: str = "fp32", device: str = "cpu") -> Loaded:
     place = open_device(device)
     model = open_model(name)
     words = TinyWords() if name == "tiny" else model.load_tokenizer()
-    return Loaded(Llama(place.place(model.load_weights(DTYPES[dtype]))), words, place)
+    return Loaded(Llama(place.place(model.load_weights(DTYPES[dtype]))), words, device)
