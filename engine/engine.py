@@ -2,8 +2,8 @@
 
 Each iteration sends one Step with all that changed since the last, then runs one forward pass over what the
 answer allows. Work on a CPU is over when the call returns, so each step names the one before as completed.
-(One step ahead means to send step n+1 before the forward pass of step n, with n-1 as completed; a CPU has
-nothing to win by it.)
+One step ahead (`is_ahead`) step n+1 is sent before the forward pass of step n, with n-1 as completed, and its
+answer is taken when that pass is over; a CPU has nothing to win by it.
 
 When the service is lost the engine tries to attach again, once with each call, and then admits all unfinished
 requests by their keys, with the tokens that they have so far. Tests: tests/engine/test_engine.py.
@@ -23,7 +23,7 @@ from engine.requests import Request, Stream, Work
 from engine.scheduler import Scheduler
 from engine.speaking import Speaking
 from kernels.copy_blocks import copy_blocks
-from kvstore.client import Client, Layout, Refused, ServiceLost, operations
+from kvstore.client import Client, Layout, PendingStep, Refused, ServiceLost, operations
 from kvstore.v1 import kvstore_pb2 as pb
 
 __all__ = ["BUILD", "Engine", "EngineError"]
@@ -54,10 +54,12 @@ class Engine:
         block_tokens: int = 16,
         running_max: int = 16,
         attach_seconds: float = 60.0,
+        is_ahead: bool = False,
     ) -> None:
         """Attaches. `digests`: to prove that blocks keep their bytes; it remembers all that were committed.
 
         `attach_seconds`: how long a service may be away before that is an error; it may be set later too.
+        `is_ahead`: each step is sent while the forward pass of the one before runs.
         """
         self.attachments = 0
         self._digests = digests
@@ -76,6 +78,9 @@ class Engine:
             description=layout.description(),
         )
         self._pool = torch.empty(0)
+        self._is_ahead = is_ahead
+        # A step that was sent ahead: what it asks for, and its answer to come.
+        self._sent: tuple[list[pb.Operation], PendingStep] | None = None
         self._news: list[Stream] = []
         # Of the last step's work, to be told with the next one; none after a loss.
         self._timings: list[pb.StepTiming] = []
@@ -131,6 +136,8 @@ class Engine:
             self._exchange()
             work = self._scheduler.next_work()
             if work is not None:
+                if self._is_ahead:
+                    self._send_ahead(work)
                 self._run(work)
             elif self._scheduler.is_waiting:
                 self._wait()
@@ -157,6 +164,8 @@ class Engine:
         """Leaves the service, which frees what is still running."""
         self._pool = torch.empty(0)
         try:
+            if self._sent is not None:
+                self._sent[1].result()
             if self.is_attached:
                 self._client.detach()
         except ServiceLost:
@@ -168,6 +177,7 @@ class Engine:
         """The old pool is let go, or its memory would stay taken."""
         self._lost_at = time.monotonic()
         self._pool = torch.empty(0)
+        self._sent = None
         self._scheduler.start_over()
         self._timings = []
         if self._digests is not None:
@@ -199,10 +209,17 @@ class Engine:
     # ---------------------------------------------------------------- what the store is told
 
     def _exchange(self) -> None:
-        asked = self._scheduler.operations(self._client.tables, time.monotonic())
-        self._note_journeys(asked)
-        response = self._client.step(asked, timings=self._timings)
-        self._timings = []
+        if self._sent is None:
+            asked = self._scheduler.operations(self._client.tables, time.monotonic())
+            self._note_journeys(asked)
+            response = self._client.step(asked, timings=self._timings)
+            self._timings = []
+        else:
+            asked, pending = self._sent
+            self._sent = None
+            # Nothing of it leaves its frame before the next step says that the pass is over.
+            self._note_journeys(asked)
+            response = pending.result()
         if response.copies:
             copy_blocks(
                 torch.from_numpy(self._memory),
@@ -211,6 +228,13 @@ class Engine:
                 self._kv_layout.block_bytes,
             )
         self._receive(self._scheduler.take(asked, response))
+
+    def _send_ahead(self, work: Work) -> None:
+        """The next step, while the pass of the last one is to come, and that of the one before is over."""
+        asked = self._scheduler.operations(self._client.tables, time.monotonic(), work)
+        completed = self._client.next_step - 2
+        self._sent = asked, self._client.start_step(asked, completed_step=completed, timings=self._timings)
+        self._timings = []
 
     def _wait(self) -> None:
         events = self._client.wait_events(WAIT_SECONDS)
