@@ -162,9 +162,8 @@ class Scheduler:
             else:
                 is_short = stream.sequence != NO_SEQUENCE
                 yield self._first_allocate(stream)
-                if (
-                    is_short
-                ):  # It has found no room so far: what comes free is its, and not that of smaller ones.
+                # It has found no room so far: what comes free is for it, and not for smaller ones.
+                if is_short:
                     return
 
     def _first_allocate(self, stream: Stream) -> pb.Operation:
