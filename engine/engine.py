@@ -3,8 +3,8 @@
 Each iteration sends one Step with all that changed since the last, then runs one forward pass over what the
 answer allows. Each step, and each wait, names the last step whose work is over as completed: on a CPU the one
 before, on a GPU the one that the device says it of (`device.py`), since there a call returns before its work
-is over. (One step ahead means to send step n+1 before the forward pass of step n, with n-1 as completed; a
-CPU has nothing to win by it.)
+is over. One step ahead (`is_ahead`) step n+1 is sent before the forward pass of step n, and its answer is
+taken when that pass is begun or over; a CPU has nothing to win by it.
 
 When the service is lost the engine tries to attach again, once with each call, and then admits all unfinished
 requests by their keys, with the tokens that they have so far. Tests: tests/engine/test_engine.py.
@@ -25,7 +25,7 @@ from engine.model import Llama
 from engine.requests import Request, Stream, Work
 from engine.scheduler import Scheduler
 from engine.speaking import Speaking
-from kvstore.client import Client, Layout, Refused, ServiceLost, operations
+from kvstore.client import Client, Layout, PendingStep, Refused, ServiceLost, operations
 from kvstore.v1 import kvstore_pb2 as pb
 
 __all__ = ["BUILD", "Engine", "EngineError"]
@@ -59,12 +59,14 @@ class Engine:
         block_tokens: int = 16,
         running_max: int = 16,
         attach_seconds: float = 60.0,
+        is_ahead: bool = False,
     ) -> None:
         """Attaches. `device`: where the model's weights are, by `Device.place`; the CPU by default.
 
         `digests`: to prove that blocks keep their bytes; it remembers all that were committed.
 
         `attach_seconds`: how long a service may be away before that is an error; it may be set later too.
+        `is_ahead`: each step is sent while the forward pass of the one before runs.
         """
         self.attachments = 0
         self._digests = digests
@@ -85,6 +87,9 @@ class Engine:
         )
         # The frames as bytes, uint8[frames, stride], and as the model sees them.
         self._frames = self._pool = torch.empty(0)
+        self._is_ahead = is_ahead
+        # A step that was sent ahead: what it asks for, and its answer to come.
+        self._sent: tuple[list[pb.Operation], PendingStep] | None = None
         self._news: list[Stream] = []
         # By steps whose work may not be over: what is told of it with its seconds. Empty after a loss.
         self._timings: dict[int, Callable[[float], pb.StepTiming]] = {}
@@ -138,10 +143,13 @@ class Engine:
             return []
         try:
             self._exchange()
+            step = self._client.next_step - 1
             work = self._scheduler.next_work()
             if work is not None:
-                self._run(work)
-            self._device.end_step(self._client.next_step - 1)
+                if self._is_ahead:
+                    self._send_ahead(work)
+                self._run(work, step)
+            self._device.end_step(step)
             if work is None and self._scheduler.is_waiting:
                 self._wait()
         except ServiceLost:
@@ -167,6 +175,8 @@ class Engine:
         """Leaves the service, which frees what is still running."""
         self._let_go()
         try:
+            if self._sent is not None:
+                self._sent[1].result()
             if self.is_attached:
                 self._client.detach()
         except ServiceLost:
@@ -178,6 +188,7 @@ class Engine:
         """The old pool is let go, or its memory would stay taken."""
         self._lost_at = time.monotonic()
         self._let_go()
+        self._sent = None
         self._scheduler.start_over()
         self._timings = {}
         if self._digests is not None:
@@ -219,17 +230,35 @@ class Engine:
     # ---------------------------------------------------------------- what the store is told
 
     def _exchange(self) -> None:
-        asked = self._scheduler.operations(self._client.tables, time.monotonic())
-        self._note_journeys(asked)
-        completed = self._device.completed_step()
-        timings = [self._timings[step](took) for step, took in self._device.take_seconds().items()]
-        self._timings = {step: each for step, each in self._timings.items() if step > completed}
-        response = self._client.step(asked, completed_step=completed, timings=timings)
+        if self._sent is None:
+            asked = self._scheduler.operations(self._client.tables, time.monotonic())
+            self._note_journeys(asked)
+            completed, timings = self._completed()
+            response = self._client.step(asked, completed_step=completed, timings=timings)
+        else:
+            asked, pending = self._sent
+            self._sent = None
+            # Nothing of it leaves its frame before the next step says that the pass is over.
+            self._note_journeys(asked)
+            response = pending.result()
         if response.copies:
             sources = [copy.source for copy in response.copies]
             targets = [copy.target for copy in response.copies]
             self._device.copy_frames(self._frames, sources, targets, self._layout.block_bytes)
         self._receive(self._scheduler.take(asked, response))
+
+    def _send_ahead(self, work: Work) -> None:
+        """The next step, while the pass of the last one is to come, and that of the one before is over."""
+        asked = self._scheduler.operations(self._client.tables, time.monotonic(), work)
+        completed, timings = self._completed()
+        self._sent = asked, self._client.start_step(asked, completed_step=completed, timings=timings)
+
+    def _completed(self) -> tuple[int, list[pb.StepTiming]]:
+        """The last step whose work is over, and what the work of those that have ended since took."""
+        completed = self._device.completed_step()
+        timings = [self._timings[step](took) for step, took in self._device.take_seconds().items()]
+        self._timings = {step: each for step, each in self._timings.items() if step > completed}
+        return completed, timings
 
     def _wait(self) -> None:
         completed = self._device.completed_step()
@@ -270,20 +299,19 @@ class Engine:
 
     # -------------------------------------------------------------------- what is computed
 
-    def _run(self, work: Work) -> None:
+    def _run(self, work: Work, step: int) -> None:
         """One forward pass; streams that have been fed all their tokens get the next one."""
         batch = self._batch(work)
         logits = self._device.forward(self._model, batch, self._pool)
-        self._note_timing(work)
+        self._note_timing(work, step)
         for stream, token_count in zip(work.streams, work.token_counts, strict=True):
             stream.computed += token_count
         fed = [row for row, stream in enumerate(work.streams) if not stream.tokens_pending]
         if fed:
             self._news += self._speaking.speak([work.streams[row] for row in fed], logits()[fed])
 
-    def _note_timing(self, work: Work) -> None:
-        """What the service learns its costs from, once it is over. The work is that of the step sent last."""
-        step = self._client.next_step - 1
+    def _note_timing(self, work: Work, step: int) -> None:
+        """What the service learns its costs from, once it is over."""
         self._timings[step] = partial(
             operations.timing,
             step,

@@ -157,11 +157,19 @@ class Stream:
     def has_room(self) -> bool:
         return self.room >= len(self.tokens)
 
-    def room_needed(self, block_tokens: int) -> int:
-        """In tokens, to the end of the last block: then it is asked for once a block, not once a token."""
-        if self.followers or self.request.beams > 1:
+    def room_needed(self, block_tokens: int, ahead_tokens: int = 0) -> int:
+        """In tokens, to the end of the last block: then it is asked for once a block, not once a token.
+
+        ahead_tokens: that it will have beside, by the time that the room is there
+        """
+        if self.takes_room_exactly:
             return len(self.tokens)
-        return -(-len(self.tokens) // block_tokens) * block_tokens
+        return -(-(len(self.tokens) + ahead_tokens) // block_tokens) * block_tokens
+
+    @property
+    def takes_room_exactly(self) -> bool:
+        """A fork shares its last block as part-filled by what was asked for."""
+        return bool(self.followers) or self.request.beams > 1
 
     def arrive(self, valid_tokens: int, block_tokens: int) -> None:
         """Its blocks are on the GPU, the leading `valid_tokens` with content."""
@@ -209,6 +217,12 @@ class Work:
     def streams(self) -> list[Stream]:
         """All of them, in the order of the batch."""
         return [*self.decoded, *self.prefilled]
+
+    def tokens_of(self, stream: Stream) -> int:
+        """New tokens of it; 0: it isn't computed here."""
+        if stream in self.prefilled:
+            return self.chunk_tokens
+        return int(stream in self.decoded)
 
     @property
     def token_counts(self) -> list[int]:

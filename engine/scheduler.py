@@ -27,6 +27,7 @@ __all__ = ["Scheduler"]
 
 # What a priority is worth in waiting: so long one waits for another that is higher by one.
 AGEING_SECONDS = 10.0
+NOTHING = Work([])
 
 
 class Scheduler:
@@ -83,14 +84,16 @@ class Scheduler:
 
     # ------------------------------------------------------------------ the step to send
 
-    def operations(self, tables: BlockTables, now: float) -> list[pb.Operation]:
+    def operations(self, tables: BlockTables, now: float, under_way: Work = NOTHING) -> list[pb.Operation]:
         """What the next step is to ask for. Each call's operations must be sent, and answered to `take`.
 
-        now: seconds on the clock of `Request.arrived`
+        now        seconds on the clock of `Request.arrived`
+        under_way  a pass whose results are not there yet, where the step is sent while the one before runs.
+                   They may come before the step's answer is taken, or after it.
         """
         self._now = now
-        found = [*self._commits(), *self._forks(), *self._frees(), *self._swaps_out()]
-        return [*found, *self._growth(tables), *self._entries(tables)]
+        found = [*self._commits(), *self._forks(), *self._frees(), *self._swaps_out(under_way)]
+        return [*found, *self._growth(tables, under_way), *self._entries(tables)]
 
     def _commits(self) -> Iterable[pb.Operation]:
         """Blocks that the step before has filled."""
@@ -122,16 +125,19 @@ class Scheduler:
         if held:
             self._preemption.note_left()
 
-    def _swaps_out(self) -> Iterable[pb.Operation]:
+    def _swaps_out(self, under_way: Work) -> Iterable[pb.Operation]:
         for victim in self._preemption.take(self._now):
-            yield operations.swap_out(victim.sequence, victim.computed)
+            yield operations.swap_out(victim.sequence, victim.computed + under_way.tokens_of(victim))
 
-    def _growth(self, tables: BlockTables) -> Iterable[pb.Operation]:
-        full = [stream for stream in self._roster.running if not stream.has_room]
+    def _growth(self, tables: BlockTables, under_way: Work) -> Iterable[pb.Operation]:
+        # Who has one more token by then is to find room for it, unless that is its last.
+        ahead = {each for each in under_way.streams if each.tokens_pending == under_way.tokens_of(each)}
+        ahead -= {each for each in ahead if each.takes_room_exactly or each.ends_with_next_token}
+        full = [each for each in self._roster.running if each.room < len(each.tokens) + (each in ahead)]
         if full:
             yield operations.grow(
                 [stream.sequence for stream in full],
-                [stream.room_needed(self._block_tokens) for stream in full],
+                [stream.room_needed(self._block_tokens, int(stream in ahead)) for stream in full],
                 [len(tables.table(stream.sequence)) for stream in full],
             )
 
@@ -156,9 +162,8 @@ class Scheduler:
             else:
                 is_short = stream.sequence != NO_SEQUENCE
                 yield self._first_allocate(stream)
-                if (
-                    is_short
-                ):  # It has found no room so far: what comes free is its, and not that of smaller ones.
+                # It has found no room so far: what comes free is for it, and not for smaller ones.
+                if is_short:
                     return
 
     def _first_allocate(self, stream: Stream) -> pb.Operation:

@@ -25,7 +25,7 @@ class Answers:
             kind = operation.WhichOneof("kind")
             if kind == "allocate":
                 stream = self._roster.by_sequence(operation.allocate.sequence)
-                changed += self._take_allocate(stream, result.allocate, now)
+                changed += self._take_allocate(stream, operation.allocate.token_count, result.allocate, now)
             elif kind == "grow":
                 changed += self._take_grow(operation.grow, result.grow, now)
             elif kind == "fork":
@@ -59,14 +59,18 @@ class Answers:
                 stream.state = StreamState.PREEMPTED
         return []
 
-    def _take_allocate(self, stream: Stream, response: pb.AllocateResponse, now: float) -> list[Stream]:
+    def _take_allocate(
+        self, stream: Stream, token_count: int, response: pb.AllocateResponse, now: float
+    ) -> list[Stream]:
+        if stream.is_done:  # Since it was asked for.
+            return []
         if response.outcome == pb.OUTCOME_NEVER:
             self._fail(stream)
             return [stream]
         if response.outcome == pb.OUTCOME_LATER:
             self._preemption.note_shortage(stream, response.frames_short)
             return []
-        stream.room = stream.room_needed(self._block_tokens)
+        stream.room = token_count
         if stream.state is not StreamState.QUEUED:
             return []
         stream.admissions += 1
@@ -80,12 +84,12 @@ class Answers:
     def _take_grow(self, request: pb.GrowRequest, response: pb.GrowResponse, now: float) -> list[Stream]:
         changed: list[Stream] = []
         others = {other.place: other.result for other in response.others}
-        for place, sequence in enumerate(request.sequences):
+        for place, (sequence, tokens) in enumerate(zip(request.sequences, request.token_counts, strict=True)):
             stream = self._roster.by_sequence(sequence)
             if place in others:
-                changed += self._take_allocate(stream, others[place], now)
+                changed += self._take_allocate(stream, tokens, others[place], now)
             else:
-                stream.room = stream.room_needed(self._block_tokens)
+                stream.room = tokens
         return changed
 
     def _take_fork(self, request: pb.ForkRequest, response: pb.ForkResponse) -> list[Stream]:
@@ -94,11 +98,14 @@ class Answers:
             for stream in children:
                 self._roster.start_over(stream)
             return []
-        for stream in children:
+        going_on = [stream for stream in children if not stream.is_done]
+        for stream in going_on:
             stream.state = StreamState.RUNNING
-        return children
+        return going_on
 
     def _take_swap_in(self, stream: Stream, response: pb.SwapResponse, now: float) -> list[Stream]:
+        if stream.is_done:
+            return []
         if response.outcome == pb.OUTCOME_OK:
             level = self._order.level(stream, now)
             return self._enter(stream, response.state, response.valid_tokens, level)

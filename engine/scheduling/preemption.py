@@ -5,9 +5,9 @@ Nobody goes for one that is not in yet, unless that has the higher priority. A p
 back after another has left, so that two do not push each other out for ever: each return is paid for by an
 end.
 
-Ahead of need: while the store tells high pressure, lower levels are swapped out before those above them find
-their frames short, one at a time. They stay away until the pressure is low, or nobody above them is left. Who
-is to come back when another ends asks one step early, beside that one's last token.
+Ahead of need: while the store tells high pressure, the lowest are swapped out before those of a higher
+priority find their frames short, one at a time. They stay away until the pressure is low, or none of these is
+left. Who is to come back when another ends asks one step early, beside that one's last token.
 Tests: tests/engine/test_preemption.py.
 """
 
@@ -74,12 +74,15 @@ class Preemption:
         yield victim
 
     def _find_ahead(self, now: float) -> Stream | None:
-        """The last of those who run, where somebody above it has frames too. Where pressure is FULL somebody
-        waits for frames, and a shortage says who is to go."""
+        """The last of those who run, where one of a higher priority has frames too.
+
+        Where pressure is FULL somebody waits for frames, and a shortage says who is to go.
+        """
         running = self._roster.running
         if self._pressure != pb.PRESSURE_HIGH or now < self._ahead_from or not running:
             return None
-        if self._roster.holding[0].level == running[-1].level:
+        # Not what others have gained by waiting: of equals nobody goes before it must.
+        if not any(each.request.priority > running[-1].level for each in self._roster.holding):
             return None
         self._ahead_from = now + AHEAD_SECONDS
         return running[-1]
@@ -91,7 +94,7 @@ class Preemption:
             return False
         holding = self._roster.holding
         staying = [each for each in holding if not each.ends_with_next_token]
-        if self._pressure != pb.PRESSURE_LOW and any(each.level > level for each in staying):
+        if self._pressure != pb.PRESSURE_LOW and any(each.request.priority > level for each in staying):
             return False
         is_room_changing = self._has_room_changed or len(staying) < len(holding)
         return is_room_changing or not any(each.tokens_pending for each in holding)

@@ -67,9 +67,12 @@ class Roster:
         return [self._by_sequence[each] for each in sequences if each in self._by_sequence]
 
     def start_over(self, stream: Stream) -> None:
-        """It is admitted again, by key."""
+        """It has nothing in the store; unless it is done meanwhile, it is admitted again, by key."""
         self._by_sequence.pop(stream.sequence, None)
-        stream.start_over()
+        if stream.is_done:
+            stream.sequence = NO_SEQUENCE
+        else:
+            stream.start_over()
 
     def start_all_over(self, now: float) -> None:
         """Nothing is in the store any more."""

@@ -17,16 +17,23 @@ class SmallStore:
         self.held: dict[int, int] = {}
         self.away: dict[int, tuple[int, int]] = {}
         self.swapped_blocks = 0
-        self._leaving = 0
+        self._leaving = self._passing = 0
         self._events: list[pb.Event] = []
 
     def step(self, talk: Talk, *events: pb.Event) -> list[pb.Operation]:
         told, self._events = self._events, []
-        self.free += self._leaving
-        self._leaving = 0
+        self.free += self._leaving + self._passing
+        self._leaving = self._passing = 0
         operations = talk.step(self.answer, [*told, *events])
         assert 0 <= self.free == self.frames - sum(self.held.values()) - self._leaving
         return operations
+
+    def step_ahead(self, talk: Talk, *, answer_first: bool) -> list[pb.Operation]:
+        told, self._events = self._events, []
+        # The pass that may touch what left with the step before is not over: it stays for one step more.
+        self.free += self._passing
+        self._passing, self._leaving = self._leaving, 0
+        return talk.step_ahead(self.answer, told, answer_first=answer_first)
 
     def answer(self, operation: pb.Operation) -> pb.Result:
         match operation.WhichOneof("kind"):
@@ -54,7 +61,7 @@ class SmallStore:
         if short := max(wanted - known - self.free, 0):
             state = pb.Sequence.RESIDENT if known else pb.Sequence.DROPPED
             # What is leaving will be there with the next step.
-            frames_short = max(short - self._leaving, 0)
+            frames_short = max(short - self._leaving - self._passing, 0)
             return pb.AllocateResponse(outcome=pb.OUTCOME_LATER, state=state, frames_short=frames_short)
         self.free -= wanted - known
         self.held[sequence] = wanted
@@ -89,7 +96,7 @@ class SmallStore:
     def _swap_in(self, request: pb.SwapRequest) -> pb.SwapResponse:
         blocks, filled = self.away[request.sequence]
         if blocks > self.free:
-            frames_short = max(blocks - self.free - self._leaving, 0)
+            frames_short = max(blocks - self.free - self._leaving - self._passing, 0)
             return pb.SwapResponse(
                 outcome=pb.OUTCOME_LATER, state=pb.Sequence.SWAPPED, frames_short=frames_short
             )

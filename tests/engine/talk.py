@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 
-from engine.requests import Request, Stream
+from engine.requests import Request, Stream, Work
 from engine.sampling import Choice
 from engine.scheduler import Scheduler
 from kvstore.client import BlockTables
@@ -60,6 +60,30 @@ class Talk:
         self.changed = self.scheduler.take(operations, response)
         return operations
 
+    def step_ahead(
+        self, answer: Answer, events: Iterable[pb.Event] = (), *, answer_first: bool
+    ) -> list[pb.Operation]:
+        """The next step is sent while a pass runs; its answer is taken before the pass is over, or after."""
+        work = self.scheduler.next_work() or Work([])
+        operations = self.scheduler.operations(self.tables, self.now, work)
+        response = pb.StepResponse(results=[answer(each) for each in operations])
+        response.events.events.extend(events)
+        if not answer_first:
+            self.compute(work)
+        self.tables.apply(operations, response)
+        self.changed = self.scheduler.take(operations, response)
+        if answer_first:
+            self.compute(work)
+        return operations
+
+    def compute(self, work: Work, token: int = 7) -> None:
+        for stream, token_count in zip(work.streams, work.token_counts, strict=True):
+            stream.computed += token_count
+            if not stream.tokens_pending:
+                stream.add(Choice(token, 1.0))
+                if stream.is_done:
+                    self.scheduler.end(stream)
+
     def run(self, token: int = 7) -> tuple[list[Stream], int]:
         """Computes what there is to compute; the model always says `token`.
 
@@ -68,12 +92,7 @@ class Talk:
         work = self.scheduler.next_work()
         if work is None:
             return [], 0
-        for stream, token_count in zip(work.streams, work.token_counts, strict=True):
-            stream.computed += token_count
-            if not stream.tokens_pending:
-                stream.add(Choice(token, 1.0))
-                if stream.is_done:
-                    self.scheduler.end(stream)
+        self.compute(work, token)
         return work.streams, work.token_counts[-1]
 
     def run_to_decode(self, answer: Answer, streams: int) -> None:

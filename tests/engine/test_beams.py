@@ -107,8 +107,12 @@ def test_beams_share_what_they_have_in_common(service, model):
     assert 6 < max(used) <= 2 + 6 * 3 < 6 * 4
 
 
-def test_a_pool_too_small_for_all_beams_makes_it_slower_and_not_other(tmp_path, model, reference):
-    with serve(tmp_path, gpu_frames=8, cpu_frames=64) as service, attach(service, model) as (engine, counts):
+@pytest.mark.parametrize("is_ahead", [False, True])
+def test_a_pool_too_small_for_all_beams_makes_it_slower_and_not_other(tmp_path, model, reference, is_ahead):
+    with (
+        serve(tmp_path, gpu_frames=8, cpu_frames=64) as service,
+        attach(service, model, is_ahead=is_ahead) as (engine, counts),
+    ):
         streams = run_all(engine, search(6, [], 3))
         assert frames_used(service) == 0
     assert [stream.answer for stream in streams] == expected(reference, 6, [], 3)

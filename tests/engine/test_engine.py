@@ -56,10 +56,10 @@ def serve(folder: Path, *, gpu_frames: int, cpu_frames: int) -> Iterator[Service
 
 
 @contextmanager
-def attach(service: Service, model: Llama) -> Iterator[tuple[Engine, Counts]]:
+def attach(service: Service, model: Llama, *, is_ahead: bool = False) -> Iterator[tuple[Engine, Counts]]:
     layout = model.config.kv_layout(block_tokens=BLOCK_TOKENS, dtype=model.weights.dtype)
     digests = Digests(layout.block_bytes)
-    with closing(Engine(model, Client(service.address), digests=digests)) as engine:
+    with closing(Engine(model, Client(service.address), digests=digests, is_ahead=is_ahead)) as engine:
         yield engine, digests.counts
 
 
@@ -109,9 +109,13 @@ def assert_proven(*counts: Counts) -> None:
     assert sum(each.verified for each in counts) > 0
 
 
-def test_many_requests_in_a_pool_too_small_answer_as_without_tiers(tmp_path, model):
+@pytest.mark.parametrize("is_ahead", [False, True])
+def test_many_requests_in_a_pool_too_small_answer_as_without_tiers(tmp_path, model, is_ahead):
     # The first four take 52 frames, and 56 in the end.
-    with serve(tmp_path, gpu_frames=54, cpu_frames=80) as service, attach(service, model) as (engine, counts):
+    with (
+        serve(tmp_path, gpu_frames=54, cpu_frames=80) as service,
+        attach(service, model, is_ahead=is_ahead) as (engine, counts),
+    ):
         streams = [engine.submit(each) for each in make_requests(10, (299, 120, 340, 40))]
         run_to_end(engine)
         assert_as_plain(model, streams)
@@ -243,9 +247,12 @@ def test_a_long_prompt_among_endless_short_ones_starts_and_ends(tmp_path, model)
         assert_as_plain(model, [long, *[each for each in short if each.is_done][::16]])
 
 
-@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
-def test_the_engine_outlives_its_service(tmp_path, model, end):
-    with serve(tmp_path, gpu_frames=60, cpu_frames=80) as service, attach(service, model) as (engine, counts):
+@pytest.mark.parametrize(("end", "is_ahead"), [(signal.SIGTERM, False), (signal.SIGKILL, True)])
+def test_the_engine_outlives_its_service(tmp_path, model, end, is_ahead):
+    with (
+        serve(tmp_path, gpu_frames=60, cpu_frames=80) as service,
+        attach(service, model, is_ahead=is_ahead) as (engine, counts),
+    ):
         before = [engine.submit(each) for each in make_requests(2, (300,), seed=4)]
         run_to_end(engine)
         service.rest()

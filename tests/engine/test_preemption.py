@@ -5,7 +5,7 @@ from itertools import pairwise
 from engine.requests import StreamState
 from kvstore.v1 import kvstore_pb2 as pb
 from tests.engine.small_store import SmallStore
-from tests.engine.talk import Talk, granted, kinds, moved, pressed, refused
+from tests.engine.talk import AGEING_SECONDS, Talk, granted, kinds, moved, pressed, refused
 
 
 def test_growth_that_finds_no_room_swaps_out_the_most_recent_of_the_lowest_priority():
@@ -42,6 +42,21 @@ def test_a_preempted_stream_comes_back_when_it_is_away_and_another_has_left():
     talk.step(granted, [moved(young.sequence, pb.Sequence.RESIDENT, [4, 5], valid=32)])
     assert (young.state, young.computed, young.preemptions) == (StreamState.RUNNING, 32, 1)
     assert talk.changed == [young]
+
+
+def test_a_preempted_stream_asks_beside_the_last_token_of_another_and_not_before():
+    talk = Talk()
+    old, young = talk.submit(32, answer=9), talk.submit(32, first=100)
+    talk.run_to_decode(granted, 2)
+    talk.step(refused([young.sequence], frames_short=1))
+    talk.step(granted)
+    operations = talk.step(granted, [moved(young.sequence, pb.Sequence.SWAPPED)])
+    while not old.ends_with_next_token:
+        assert "swap_in" not in kinds(operations)
+        talk.run()
+        operations = talk.step(granted)
+    assert len(old.margins) == 8
+    assert kinds(operations) == ["swap_in"]
 
 
 def test_none_overtakes_a_stream_that_comes_back():
@@ -132,6 +147,18 @@ def test_of_equals_none_goes_for_pressure_alone_nor_while_somebody_waits():
     talk.scheduler.cancel(talk.scheduler.streams[-1], "the test")
     store.step(talk, pressed(pb.PRESSURE_HIGH))
     assert kinds(store.step(talk)) == []
+
+
+def test_what_others_have_gained_by_waiting_is_no_reason_to_go_for_pressure():
+    talk, store = Talk(), SmallStore(frames=60)
+    old = talk.submit(40, answer=100)
+    talk.now += 5 * AGEING_SECONDS
+    store.step(talk)
+    young = talk.submit(40, first=100, answer=100)
+    talk.run_to_decode(store.answer, 2)
+    assert old.level > young.level
+    store.step(talk, pressed(pb.PRESSURE_HIGH))
+    assert "swap_out" not in kinds(store.step(talk))
 
 
 def test_who_went_ahead_of_need_stays_away_while_pressure_lasts_and_is_asked_back_one_step_early():

@@ -99,15 +99,16 @@ def test_samples_end_each_by_itself_also_with_their_first_token(service: Service
     assert frames_used(service) == 0
 
 
+@pytest.mark.parametrize("is_ahead", [False, True])
 def test_many_samples_in_a_pool_too_small_are_swapped_and_come_out_the_same(
-    service: Service, tmp_path, model: Llama
+    service: Service, tmp_path, model: Llama, is_ahead: bool
 ):
     asked = [request(id=f"r{at}", prompt=PROMPT[at:], sampling=HOT, max_new_tokens=40) for at in range(3)]
     with attach(service, model) as (wide, _):
         expected = [[stream.answer for stream in run_all(wide, each)] for each in asked]
     with (
         serve(tmp_path, gpu_frames=20, cpu_frames=64) as small,
-        attach(small, model) as (tight, counts),
+        attach(small, model, is_ahead=is_ahead) as (tight, counts),
     ):
         streams = [all_of(tight.submit(each)) for each in asked]
         run_to_end(tight)
@@ -116,8 +117,11 @@ def test_many_samples_in_a_pool_too_small_are_swapped_and_come_out_the_same(
     assert counts.wrong == 0
 
 
-def test_a_cancelled_stream_gives_back_all_it_has_whenever_it_is_cancelled(service: Service, model: Llama):
-    with closing(Engine(model, Client(service.address))) as engine:
+@pytest.mark.parametrize("is_ahead", [False, True])
+def test_a_cancelled_stream_gives_back_all_it_has_whenever_it_is_cancelled(
+    service: Service, model: Llama, is_ahead: bool
+):
+    with closing(Engine(model, Client(service.address), is_ahead=is_ahead)) as engine:
         for steps in range(8):
             streams = all_of(engine.submit(request(prompt=PROMPT * 4, samples=1 + steps % 2 * 3)))
             for _ in range(steps):
