@@ -43,12 +43,12 @@ class Part:
 # In this order: what is to be known first comes first.
 PARTS = (
     Part("sharing", 40),
-    Part("kernels", 75),
+    Part("kernels", 90),
     Part("roundtrip", 35),
     Part("swap", 40),
     Part("attention", 20),
     Part("decode", 45),
-    Part("demo", 60),
+    Part("demo", 120),
 )
 
 
