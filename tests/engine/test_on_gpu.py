@@ -4,7 +4,7 @@ Nowhere has this run yet. Without a GPU the same things are tested on a stream t
 (`test_late_device.py`); only here is the stream torch's own.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -80,7 +80,7 @@ def test_an_event_is_done_when_the_work_before_it_is_and_not_when_it_was_given(s
 def test_what_was_captured_runs_again_over_what_stands_in_its_inputs(stream: CudaStream) -> None:
     given = torch.zeros(8, device=stream.device)
     host = stream.host_tensor(8, dtype=torch.float32)
-    replays = []
+    replays: list[Callable[[], torch.Tensor]] = []
 
     def replay() -> None:
         host.copy_(replays[0](), non_blocking=True)
