@@ -221,15 +221,20 @@ class Engine:
     def _exchange(self) -> None:
         asked = self._scheduler.operations(self._client.tables)
         self._note_journeys(asked)
-        completed = self._device.completed_step()
-        timings = [self._timings[step](took) for step, took in self._device.take_seconds().items()]
-        self._timings = {step: each for step, each in self._timings.items() if step > completed}
+        completed, timings = self._completed()
         response = self._client.step(asked, completed_step=completed, timings=timings)
         if response.copies:
             sources = [copy.source for copy in response.copies]
             targets = [copy.target for copy in response.copies]
             self._device.copy_frames(self._frames, sources, targets, self._layout.block_bytes)
         self._receive(self._scheduler.take(asked, response))
+
+    def _completed(self) -> tuple[int, list[pb.StepTiming]]:
+        """The last step whose work is over, and what the work of those that have ended since took."""
+        completed = self._device.completed_step()
+        timings = [self._timings[step](took) for step, took in self._device.take_seconds().items()]
+        self._timings = {step: each for step, each in self._timings.items() if step > completed}
+        return completed, timings
 
     def _wait(self) -> None:
         completed = self._device.completed_step()
