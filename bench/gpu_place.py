@@ -65,8 +65,11 @@ class Place:
     def tensor(self, address: int, rows: int, row_bytes: int) -> torch.Tensor:
         """uint8[rows, row_bytes]: memory of the driver. Whoever has it keeps the memory mapped."""
         if self.is_gpu:
-            with torch.cuda.device(self.device):
-                return torch.as_tensor(DeviceFrames(address, (rows, row_bytes), self.uuid))
+            frames = DeviceFrames(address, (rows, row_bytes), self.uuid)
+            tensor = torch.as_tensor(frames, device=self.device)
+            if tensor.data_ptr() != address:
+                raise RuntimeError("torch has made a copy")
+            return tensor
         memory = np.ctypeslib.as_array((ctypes.c_uint8 * (rows * row_bytes)).from_address(address))
         return torch.from_numpy(memory.reshape(rows, row_bytes))
 

@@ -18,7 +18,7 @@ from engine.batch import Batch
 from engine.gpu_stream import Stream
 from engine.model import Llama
 
-__all__ = ["ROWS_MAX", "DecodeGraphs"]
+__all__ = ["ROWS_MAX", "DecodeGraphs", "rows_of"]
 
 # The largest batch that has a graph.
 ROWS_MAX = 256
@@ -47,7 +47,7 @@ class DecodeGraphs:
     def forward(self, batch: Batch) -> torch.Tensor:
         """As `Llama.forward` of a batch that fits, which is in host memory. The result, fp32[sequences,
         vocab] on the device, holds until the next call."""
-        rows = 1 << max(len(batch.token_ids) - 1, 0).bit_length()
+        rows = rows_of(len(batch.token_ids))
         if rows not in self._by_rows:
             self._by_rows[rows] = self._make(rows)
         inputs, run = self._by_rows[rows]
@@ -59,6 +59,11 @@ class DecodeGraphs:
         inputs = _Inputs(rows, self._width, self._stream.device)
         batch = inputs.batch(self._block_tokens)
         return inputs, self._capture(lambda: self._model.forward(batch, self._pool))
+
+
+def rows_of(sequences: int) -> int:
+    """Of the graph that so many take: the next power of two."""
+    return 1 << max(sequences - 1, 0).bit_length()
 
 
 class _Inputs:

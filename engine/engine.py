@@ -173,8 +173,9 @@ class Engine:
 
     def close(self) -> None:
         """Leaves the service, which frees what is still running."""
-        self._let_go()
         try:
+            # To leave is to say that no work is under way.
+            self._let_go()
             if self._sent is not None:
                 self._sent[1].result()
             if self.is_attached:

@@ -16,7 +16,7 @@ from functools import partial
 import torch
 
 from engine.batch import Batch
-from engine.decode_graphs import DecodeGraphs
+from engine.decode_graphs import DecodeGraphs, rows_of
 from engine.device import DeviceRefused, Logits
 from engine.gpu_stream import Stream
 from engine.model import Llama
@@ -86,7 +86,7 @@ class GpuDevice:
             logits.copy_(self._compute(model, batch, pool), non_blocking=True)
 
         # The first of a kind compiles its kernels, which no later one will take.
-        kind = 0 if not batch.is_decode else len(batch.context_lens).bit_length()
+        kind = rows_of(len(batch.context_lens)) if batch.is_decode else 0
         if kind in self._kinds_met:
             self._begin = self._begin or self._stream.record()
         self._kinds_met.add(kind)

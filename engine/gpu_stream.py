@@ -65,9 +65,9 @@ class CudaStream:
             return torch.empty(shape, dtype=dtype, pin_memory=True)
 
     def tensor_of(self, frames: DeviceFrames) -> torch.Tensor:
-        """No device is named to torch: where another one is current, that would mean a copy there."""
-        with torch.cuda.device(self._device):
-            tensor = torch.as_tensor(frames)
+        """The device is named by its number: without one torch makes a copy on the CPU, and "cuda" alone is
+        the current one."""
+        tensor = torch.as_tensor(frames, device=self._device)
         if tensor.device != self._device or tensor.data_ptr() != frames.address:
             raise RuntimeError(f"torch has made a copy of the pool, on {tensor.device}")
         return tensor

@@ -52,7 +52,7 @@ def test_without_a_gpu_it_says_so_and_measures_nothing(monkeypatch, capsys):
 def test_rows_of_all_parts_are_told_kept_and_written_as_json(monkeypatch, capsys, tmp_path):
     rows = [make_row("good", "us", [1.0], at_most=5), make_row("bad", "us", [9.0], at_most=5)]
     monkeypatch.setattr(bench.gpu_check, "find_place", lambda: Place("cuda:0", "GPU-1", "Fake H1"))
-    monkeypatch.setattr(bench.gpu_check, "check_all", lambda parts, flags: rows)
+    monkeypatch.setattr(bench.gpu_check, "check_all", lambda parts, flags, after: rows)
     monkeypatch.setattr(bench.report, "RESULTS", tmp_path)
     output = tmp_path / "rows.json"
     monkeypatch.setattr(sys, "argv", ["gpu_check", "--save", "--output", str(output)])
@@ -76,16 +76,34 @@ def test_a_part_that_comes_to_its_end_says_so():
     assert [(row.name, row.met) for row in rows] == [("a", None), ("p: came to its end (1: yes)", True)]
 
 
-def test_a_part_that_hangs_is_killed_with_what_it_started_and_its_rows_stay():
-    """What it started stands in a session of its own, and holds its output open."""
-    rows = list(run_part("p", ["sh", "-c", f"echo '{ROW}'; setsid -w sleep 1000; true"], 1.0))
-    assert [(row.name, row.met) for row in rows] == [("a", None), ("p: came to its end (1: yes)", False)]
-
-
 def test_a_part_that_dies_shows_its_last_words_and_the_others_are_run(capfd):
     rows = list(run_part("p", script("import sys; sys.exit('no such luck')"), 60))
     assert [(row.value, row.met) for row in rows] == [(0.0, False)]
     assert "p| no such luck" in capfd.readouterr().err
+
+
+def test_a_part_that_hangs_is_killed_with_what_it_started_and_what_a_dead_one_left_is_ended():
+    """What they started stands in sessions of its own; that of the first holds its output open."""
+    text = """
+import psutil
+from bench.gpu_check import adopt_orphans, end_orphans, run_part
+adopt_orphans()
+for row in run_part("p", ["sh", "-c", "echo '$ROW'; setsid -w sleep 1000; true"], 1.0):
+    print(row.name, row.met)
+end_orphans()
+[row] = run_part("q", ["sh", "-c", "setsid sleep 1000 >/dev/null 2>&1 & exit 3"], 60)
+print(row.name, row.met, len(psutil.Process().children()))
+end_orphans()
+print(psutil.Process().children())
+"""
+    text = text.replace("$ROW", ROW.replace('"', '\\"'))
+    done = subprocess.run(script(text), cwd=ROOT, capture_output=True, text=True, timeout=100)
+    assert done.stdout.splitlines() == [
+        "a None",
+        "p: came to its end (1: yes) False",
+        "q: came to its end (1: yes) False 1",
+        "[]",
+    ], done.stderr
 
 
 def test_who_comes_when_the_time_is_over_is_not_begun():

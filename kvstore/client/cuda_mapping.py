@@ -23,9 +23,10 @@ log = logging.getLogger(__name__)
 class DeviceFrames:
     """uint8[frame_count, frame_stride_bytes] on a GPU, writable and shared; a frame begins with its block.
 
-    `torch.as_tensor(frames)` is a tensor of the same memory. Name no device to it: where another one is
-    current, "cuda" would mean a copy there. Whatever is made from it so holds it; the memory is unmapped, and
-    the tether ends, when the last of these has gone.
+    `torch.as_tensor(frames, device="cuda:N")`, with torch's number of that GPU, is a tensor of the same
+    memory. Name it so: without a device torch makes a copy on the CPU, and "cuda" alone is the current one,
+    which may be another. Where it has made a copy, `data_ptr()` is not `address`. Whatever is made from it so
+    holds it; the memory is unmapped, and the tether ends, when the last of these has gone.
     """
 
     def __init__(self, address: int, shape: tuple[int, int], uuid: str) -> None:

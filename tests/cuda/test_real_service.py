@@ -138,7 +138,7 @@ def test_a_tensor_is_the_same_memory(service: Service, found: DeviceFound) -> No
     if not torch.cuda.is_available():
         pytest.skip("torch has no GPU")
     engine = Engine(service, found.uuid)
-    tensor = torch.as_tensor(engine.frames)
+    tensor = torch.as_tensor(engine.frames, device="cuda:0")
     assert tensor.data_ptr() == engine.frames.address
     assert tuple(tensor.shape) == engine.frames.shape
     tensor[3, :BLOCK_BYTES] = 7

@@ -7,7 +7,6 @@ an engine that tells steps as completed when their work was only given.
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from pathlib import Path
 
 import pytest
 import torch
@@ -172,7 +171,7 @@ def test_a_placed_model_has_its_name_and_its_ties(model: Llama):
     assert placed.config == TINY
 
 
-def test_work_that_is_let_go_of_is_waited_for_and_its_pool_is_held_by_nobody(tmp_path: Path, model):
+def test_whoever_lets_go_of_a_pool_waits_for_all_work_on_it():
     device = LateGpu(5)
     frames = torch.zeros(4, 8192, dtype=torch.uint8)
     device.copy_frames(frames, [1], [2], 64)
