@@ -157,4 +157,5 @@ def test_the_readmes_example_runs_and_finds_its_first_turn(server):
     assert run.returncode == 0, run.stderr
     told = re.findall(r"(\d+) of (\d+) tokens were cached", run.stdout.decode(errors="replace"))
     first, second = [(int(cached), int(prompt)) for cached, prompt in told]
-    assert 0 < first[1] // 16 * 16 < second[0] < second[1]
+    # At temperature 1 an answer may be over with its first token.
+    assert 0 < first[1] // 16 * 16 <= second[0] < second[1]
