@@ -17,7 +17,7 @@ from bench.pools import Bench, Pairs, bench_pools
 from bench.report import Row, make_row
 from kvstore.core.types import COPY, LOAD, Link
 
-__all__ = ["BLOCK_SIZES", "copies"]
+__all__ = ["BLOCK_SIZES", "LINK_WORDS", "copies", "pairs_of"]
 
 # By name: bytes, and the share of numpy that is the goal for one direction.
 BLOCK_SIZES = {"256 KiB": (256 << 10, 0.75), "2 MiB": (2 << 20, 0.90), "4 MiB": (4 << 20, None)}
@@ -33,15 +33,15 @@ def copies(rounds: int) -> list[Row]:
             for how in ("neighbours", "scattered"):
                 for link, words in LINK_WORDS.items():
                     name = f"copy {words}, blocks of {size}, {how}"
-                    rows.append(_row(bench, name, {link: _pairs(bench, how, 0, 1)}, rounds, goal))
+                    rows.append(_row(bench, name, {link: pairs_of(bench, how, 0, 1)}, rounds, goal))
                 # Each in a half of its own, on both sides.
-                both = {COPY: _pairs(bench, how, 0, 2), LOAD: _pairs(bench, how, 1, 2)}
+                both = {COPY: pairs_of(bench, how, 0, 2), LOAD: pairs_of(bench, how, 1, 2)}
                 name = f"copy both ways at once, blocks of {size}, {how}"
                 rows.append(_row(bench, name, both, rounds, BOTH_GOAL))
     return rows
 
 
-def _pairs(bench: Bench, how: str, part: int, parts: int) -> Pairs:
+def pairs_of(bench: Bench, how: str, part: int, parts: int) -> Pairs:
     share = bench.frames // parts
     frames = np.arange(part * share, (part + 1) * share)
     rng = np.random.default_rng(part)

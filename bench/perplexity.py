@@ -31,7 +31,7 @@ from kernels.quantized_layout import Quantization, QuantizedLayout
 
 BLOCK_TOKENS, CHUNK_TOKENS, CONTEXT_TOKENS = 16, 128, 1024
 # Texts of so many tokens, of conversations one after the other.
-TEXTS, TEXTS_QUICK = 16, 1
+TEXTS, TEXTS_QUICK = 4, 1
 DEFAULT = Path("shared", "data", "text", "oasst_en100_paths.jsonl.zst")
 # More than this would be told from chance by who reads the answers.
 RATIO_MAX = 1.01

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from bench.policy_cases import GENERATORS, case_of, ended_sessions
+from bench.policy_cases import GENERATORS, Case, case_of, ended_sessions, halves
 from bench.replay import Counts, replay
 from bench.report import Row, add_options, make_row, tell
 from bench.traces import Trace, find_traces, read_trace
@@ -34,7 +34,7 @@ CLASSICS: dict[str, Callable[[int], EvictionPolicy]] = {
     "S3-FIFO": lambda capacity: S3Fifo([capacity]),
 }
 READS_PER_SECOND = 60_000
-# Of made traces, and those without goals: what may be lost to the best classic.
+# Of made traces, halves of recorded ones, and all without goals: what may be lost to the best classic.
 LEAST_OF_CLASSIC = 0.98
 # Told to be over, of the sessions that end.
 HINTED, HINTS_SEED = 0.6, 1
@@ -48,15 +48,18 @@ TIERS_GOAL = 0.335
 
 def measure(traces: Sequence[Trace]) -> Iterator[Row]:
     for trace in traces:
-        yield from _one_tier(trace)
+        case = case_of(trace)
+        yield from _one_tier(trace, case)
+        if case.goals:
+            for half in halves(trace):
+                yield from _one_tier(half, Case(trace=half.name, capacities=case.capacities))
     for trace in traces:
         if trace.name.startswith(HINTED_TRACE):
             yield from _hinted(trace)
             yield from _three_tiers(trace)
 
 
-def _one_tier(trace: Trace) -> Iterator[Row]:
-    case = case_of(trace)
+def _one_tier(trace: Trace, case: Case) -> Iterator[Row]:
     seconds = 0.0
     for capacity in case.capacities:
         at = f"{trace.name}, {capacity:,} blocks"

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from bench.replay import Hints
 from bench.traces import Request, Trace
 
-__all__ = ["CASES", "GENERATORS", "Case", "case_of", "ended_sessions"]
+__all__ = ["CASES", "GENERATORS", "Case", "case_of", "ended_sessions", "halves"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +55,14 @@ def case_of(trace: Trace) -> Case:
             return case
     sizes = sorted({max(1, trace.block_count // part) for part in (50, 15, 5)})
     return Case(trace=trace.name, capacities=sizes)
+
+
+def halves(trace: Trace) -> tuple[Trace, Trace]:
+    """Each by itself: what was chosen with a view to the first is to hold on the second, where all begins
+    anew."""
+    middle = len(trace.requests) // 2
+    first = trace.part(0, middle, f"{trace.name}, first half")
+    return first, trace.part(middle, len(trace.requests), f"{trace.name}, second half")
 
 
 def ended_sessions(trace: Trace, share: float, seed: int) -> Hints:

@@ -109,16 +109,26 @@ def add_options(parser: argparse.ArgumentParser, name: str) -> None:
     parser.add_argument("--save", action="store_true", help=f"append the rows to bench/results/{name}.csv")
 
 
-def tell(name: str, rows: Iterable[Row], arguments: argparse.Namespace) -> None:
+def tell(
+    name: str,
+    rows: Iterable[Row],
+    arguments: argparse.Namespace,
+    *,
+    device: str = "",
+    output: Path | None = None,
+) -> None:
     """Each row as it comes, and what `add_options` has asked for. Ends the program with status 1 where one
-    has not met its goal."""
-    taken, told = _taken(), []
+    has not met its goal. `device`: what they were taken on, beside the machine; `output`: all of them as one
+    JSON object."""
+    taken, told = _taken(device), []
     with signs_of_life(f"bench.{name}"):
         for row in rows:
             told.append(row)
             print(json.dumps(asdict(row) | asdict(taken)) if arguments.json else _told(row), flush=True)
     if not arguments.json:
         print(f"on {taken.machine}, at {taken.commit}, {taken.date}")
+    if output is not None:
+        output.write_text(json.dumps({"bench": name, **asdict(taken), "rows": [asdict(row) for row in told]}))
     if arguments.save:
         _save(RESULTS / f"{name}.csv", told, taken)
     missed = sum(row.met is False for row in told)
@@ -155,7 +165,7 @@ def _save(path: Path, rows: Sequence[Row], taken: Taken) -> None:
         writer.writerows(asdict(row) | asdict(taken) for row in rows)
 
 
-def _taken() -> Taken:
+def _taken(device: str) -> Taken:
     commit = subprocess.run(
         ["git", "describe", "--always", "--dirty", "--abbrev=12"],
         cwd=ROOT,
@@ -164,10 +174,14 @@ def _taken() -> Taken:
         check=False,
     )
     return Taken(
-        machine=f"{_cpu_model()}, {os.cpu_count()} cores, Python {platform.python_version()}",
+        machine=", ".join(filter(None, (device, _cpu_model(), f"{os.cpu_count()} cores", _python()))),
         commit=commit.stdout.strip() or "unknown",
         date=datetime.now(UTC).isoformat(timespec="seconds"),
     )
+
+
+def _python() -> str:
+    return f"Python {platform.python_version()}"
 
 
 def _cpu_model() -> str:

@@ -4,7 +4,9 @@ A batch is a chunk of one prompt (`prefill`), one new token for each of many seq
 once (`mixed`). All are described in the same fields.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -40,6 +42,15 @@ class Batch:
     def is_decode(self) -> bool:
         """One new token a sequence. (A prefill chunk of a single token is the same work.)"""
         return self.query_len_max == 1
+
+    def map(self, move: Callable[[torch.Tensor], torch.Tensor]) -> "Batch":
+        """The same batch with each tensor as `move` returns it: elsewhere, as a rule."""
+        moved: dict[str, Any] = {
+            field.name: move(tensor)
+            for field in fields(self)
+            if isinstance(tensor := getattr(self, field.name), torch.Tensor)
+        }
+        return replace(self, **moved)
 
     @classmethod
     def prefill(

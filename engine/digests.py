@@ -10,15 +10,13 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
-
 __all__ = ["Counts", "Digests", "Memory"]
 
 DIGEST_BYTES = 16
 
-# uint8[frames, stride]: passed with every call and never kept, because a pool that was lost must be let go.
-Memory = npt.NDArray[np.uint8]
+# Reads the first bytes of a frame: `memory(frame, size)`. Passed with every call and never kept, because a
+# pool that was lost must be let go.
+Memory = Callable[[int, int], memoryview]
 
 
 @dataclass(slots=True)
@@ -84,4 +82,4 @@ class Digests:
         self.counts.wrong += not is_same
 
     def _digest(self, memory: Memory, frame: int) -> bytes:
-        return hashlib.sha256(memory[frame, : self._block_bytes].data).digest()[:DIGEST_BYTES]
+        return hashlib.sha256(memory(frame, self._block_bytes)).digest()[:DIGEST_BYTES]

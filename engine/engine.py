@@ -1,36 +1,38 @@
 """The engine: one loop that asks the store for memory, runs the model, and asks again.
 
 Each iteration sends one Step with all that changed since the last, then runs one forward pass over what the
-answer allows. Work on a CPU is over when the call returns, so each step names the one before as completed.
-One step ahead (`is_ahead`) step n+1 is sent before the forward pass of step n, with n-1 as completed, and its
-answer is taken when that pass is over; a CPU has nothing to win by it.
+answer allows. Each step, and each wait, names the last step whose work is over as completed: on a CPU the one
+before, on a GPU the one that the device says it of (`device.py`), since there a call returns before its work
+is over. One step ahead (`is_ahead`) step n+1 is sent before the forward pass of step n, with n-1 as completed
+at the most, and its answer is taken when that pass is over; a CPU has little to win by it.
 
 When the service is lost the engine tries to attach again, once with each call, and then admits all unfinished
 requests by their keys, with the tokens that they have so far. Tests: tests/engine/test_engine.py.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
-from engine.batch import Batch
+from engine.batching import make_batch
+from engine.device import CpuDevice, Device, DeviceRefused
 from engine.digests import Digests, Memory
 from engine.model import Llama
 from engine.requests import Request, Stream, Work
 from engine.scheduler import Scheduler
 from engine.speaking import Speaking
-from kernels.copy_blocks import copy_blocks
 from kvstore.client import Client, Layout, PendingStep, Refused, ServiceLost, operations
 from kvstore.v1 import kvstore_pb2 as pb
 
 __all__ = ["BUILD", "Engine", "EngineError"]
 
 BUILD = "kvstore reference engine 1"
-# Longest wait for an event when nothing can run, and pause between two tries to attach.
+# Longest wait for an event when nothing can run; while work of a device is under way, after which its end is
+# told; and pause between two tries to attach.
 WAIT_SECONDS = 0.1
+BUSY_WAIT_SECONDS = 0.002
 ATTACH_PAUSE_SECONDS = 0.1
 # A Fork takes 64 children.
 BRANCHES_MAX = 64
@@ -50,13 +52,16 @@ class Engine:
         model: Llama,
         client: Client,
         *,
+        device: Device | None = None,
         digests: Digests | None = None,
         block_tokens: int = 16,
         running_max: int = 16,
         attach_seconds: float = 60.0,
         is_ahead: bool = False,
     ) -> None:
-        """Attaches. `digests`: to prove that blocks keep their bytes; it remembers all that were committed.
+        """Attaches. `device`: where the model's weights are, by `Device.place`; the CPU by default.
+
+        `digests`: to prove that blocks keep their bytes; it remembers all that were committed.
 
         `attach_seconds`: how long a service may be away before that is an error; it may be set later too.
         `is_ahead`: each step is sent while the forward pass of the one before runs.
@@ -64,6 +69,7 @@ class Engine:
         self.attachments = 0
         self._digests = digests
         self._model = model
+        self._device: Device = device or CpuDevice()
         self._client = client
         self._block_tokens = block_tokens
         self.attach_seconds = attach_seconds
@@ -77,13 +83,14 @@ class Engine:
             fingerprint=layout.fingerprint(model.weights.digest),
             description=layout.description(),
         )
-        self._pool = torch.empty(0)
         self._is_ahead = is_ahead
         # A step that was sent ahead: what it asks for, and its answer to come.
         self._sent: tuple[list[pb.Operation], PendingStep] | None = None
+        # The frames as bytes, uint8[frames, stride], and as the model sees them.
+        self._frames = self._pool = torch.empty(0)
         self._news: list[Stream] = []
-        # Of the last step's work, to be told with the next one; none after a loss.
-        self._timings: list[pb.StepTiming] = []
+        # By steps whose work may not be over: what is told of it with its seconds. Empty after a loss.
+        self._timings: dict[int, Callable[[float], pb.StepTiming]] = {}
         self._lost_at: float | None = None
         self._lose()
         while not self._attach():
@@ -139,7 +146,8 @@ class Engine:
                 if self._is_ahead:
                     self._send_ahead(work)
                 self._run(work)
-            elif self._scheduler.is_waiting:
+            self._device.end_step(self._client.next_step - 1)
+            if work is None and self._scheduler.is_waiting:
                 self._wait()
         except ServiceLost:
             self._lose()
@@ -156,13 +164,13 @@ class Engine:
             self._attach()
             return
         try:
-            self._client.wait_events(0.0)
+            self._client.wait_events(0.0, completed_step=self._device.completed_step())
         except ServiceLost:
             self._lose()
 
     def close(self) -> None:
         """Leaves the service, which frees what is still running."""
-        self._pool = torch.empty(0)
+        self._let_go()
         try:
             if self._sent is not None:
                 self._sent[1].result()
@@ -176,12 +184,17 @@ class Engine:
     def _lose(self) -> None:
         """The old pool is let go, or its memory would stay taken."""
         self._lost_at = time.monotonic()
-        self._pool = torch.empty(0)
+        self._let_go()
         self._sent = None
         self._scheduler.start_over()
-        self._timings = []
+        self._timings = {}
         if self._digests is not None:
             self._digests.forget_tails()
+
+    def _let_go(self) -> None:
+        """No work is under way any more, and nothing holds the pool."""
+        self._device.let_go()
+        self._frames = self._pool = torch.empty(0)
 
     def _attach(self) -> bool:
         """Tries once, and pauses where that fails; raises when it has failed for too long."""
@@ -197,47 +210,54 @@ class Engine:
                 raise
             time.sleep(ATTACH_PAUSE_SECONDS)
             return False
-        self._pool = self._kv_layout.view(self._memory)
+        try:
+            self._frames = self._device.open_pool(self._client.pools[0])
+        except DeviceRefused:
+            self._client.close()
+            raise
+        self._pool = self._kv_layout.view(self._frames)
         self._lost_at = None
         self.attachments += 1
         return True
 
     @property
     def _memory(self) -> Memory:
-        return self._client.pools[0].frames
+        return partial(self._device.read, self._frames)
 
     # ---------------------------------------------------------------- what the store is told
 
     def _exchange(self) -> None:
-        if self._sent is None:
+        sent, self._sent = self._sent, None
+        if sent is None:
             asked = self._scheduler.operations(self._client.tables, time.monotonic())
             self._note_journeys(asked)
-            response = self._client.step(asked, timings=self._timings)
-            self._timings = []
+            pending = self._start_step(asked)
         else:
-            asked, pending = self._sent
-            self._sent = None
+            asked, pending = sent
             # Nothing of it leaves its frame before the next step says that the pass is over.
             self._note_journeys(asked)
-            response = pending.result()
+        response = pending.result()
         if response.copies:
-            copy_blocks(
-                torch.from_numpy(self._memory),
-                torch.tensor([copy.source for copy in response.copies]),
-                torch.tensor([copy.target for copy in response.copies]),
-                self._kv_layout.block_bytes,
-            )
+            sources = [copy.source for copy in response.copies]
+            targets = [copy.target for copy in response.copies]
+            self._device.copy_frames(self._frames, sources, targets, self._layout.block_bytes)
         self._receive(self._scheduler.take(asked, response))
 
     def _send_ahead(self, work: Work) -> None:
-        """The next step, while the pass of the last one is to come, and that of the one before is over."""
+        """The next step, while the pass of the last one is to come."""
         asked = self._scheduler.operations(self._client.tables, time.monotonic(), work)
-        completed = self._client.next_step - 2
-        self._sent = asked, self._client.start_step(asked, completed_step=completed, timings=self._timings)
-        self._timings = []
+        self._sent = asked, self._start_step(asked)
+
+    def _start_step(self, asked: Sequence[pb.Operation]) -> PendingStep:
+        completed = self._device.completed_step()
+        timings = [self._timings[step](took) for step, took in self._device.take_seconds().items()]
+        self._timings = {step: each for step, each in self._timings.items() if step > completed}
+        return self._client.start_step(asked, completed_step=completed, timings=timings)
 
     def _wait(self) -> None:
-        events = self._client.wait_events(WAIT_SECONDS)
+        completed = self._device.completed_step()
+        seconds = BUSY_WAIT_SECONDS if self._device.is_busy else WAIT_SECONDS
+        events = self._client.wait_events(seconds, completed_step=completed)
         self._receive(self._scheduler.take_events(events))
 
     def _note_journeys(self, asked: Sequence[pb.Operation]) -> None:
@@ -275,62 +295,21 @@ class Engine:
 
     def _run(self, work: Work) -> None:
         """One forward pass; streams that have been fed all their tokens get the next one."""
-        begin = time.perf_counter()
-        batch = self._batch(work)
-        # Work is over when its logits are here.
-        logits = self._model.forward(batch, self._pool).cpu()
-        self._note_timing(work, time.perf_counter() - begin)
+        batch = make_batch(work, self._client.tables, self._block_tokens)
+        logits = self._device.forward(self._model, batch, self._pool)
+        self._note_timing(work)
         for stream, token_count in zip(work.streams, work.token_counts, strict=True):
             stream.computed += token_count
         fed = [row for row, stream in enumerate(work.streams) if not stream.tokens_pending]
         if fed:
-            self._news += self._speaking.speak([work.streams[row] for row in fed], logits[fed])
+            self._news += self._speaking.speak([work.streams[row] for row in fed], logits()[fed])
 
-    def _note_timing(self, work: Work, seconds: float) -> None:
-        """What the service learns its costs from. The work was that of the step sent last."""
-        timing = operations.timing(
-            self._client.next_step - 1,
-            seconds,
+    def _note_timing(self, work: Work) -> None:
+        """What the service learns its costs from, once it is over. The work is that of the step sent last."""
+        step = self._client.next_step - 1
+        self._timings[step] = partial(
+            operations.timing,
+            step,
             prefilled=[(stream.computed, work.chunk_tokens) for stream in work.prefilled],
             decoded=[stream.computed + 1 for stream in work.decoded],
         )
-        self._timings = [timing]
-
-    def _batch(self, work: Work) -> Batch:
-        if not work.prefilled:
-            return self._decode(work)
-        return self._mixed(work) if work.decoded else self._prefill(work)
-
-    def _prefill(self, work: Work) -> Batch:
-        [stream] = work.prefilled
-        return Batch.prefill(
-            stream.tokens[stream.computed : stream.computed + work.chunk_tokens],
-            cached=stream.computed,
-            block_table=self._client.tables.table(stream.sequence),
-            block_tokens=self._block_tokens,
-        )
-
-    def _decode(self, work: Work) -> Batch:
-        return Batch.decode(
-            [stream.tokens[stream.computed] for stream in work.decoded],
-            context_lens=[stream.computed + 1 for stream in work.decoded],
-            block_tables=self._padded_tables(work.decoded),
-            block_tokens=self._block_tokens,
-        )
-
-    def _mixed(self, work: Work) -> Batch:
-        [stream] = work.prefilled
-        return Batch.mixed(
-            [each.tokens[each.computed] for each in work.decoded],
-            stream.tokens[stream.computed : stream.computed + work.chunk_tokens],
-            context_lens=[each.computed + 1 for each in work.decoded],
-            cached=stream.computed,
-            block_tables=self._padded_tables(work.streams),
-            block_tokens=self._block_tokens,
-        )
-
-    def _padded_tables(self, streams: Sequence[Stream]) -> npt.NDArray[np.int32]:
-        tables = [self._client.tables.table(stream.sequence) for stream in streams]
-        width = max(map(len, tables))
-        # One array for the batch: a call into numpy for each sequence would cost more than the padding.
-        return np.array([table + [0] * (width - len(table)) for table in tables], dtype=np.int32)

@@ -29,8 +29,9 @@ class Llama:
         frequencies = inverse_frequencies(config.head_dim, config.rope_theta, config.rope_scaling)
         angles = torch.outer(torch.arange(config.context_length).float(), frequencies)
         # dtype[context_length, 1, head_dim / 2] each; the middle axis spreads over heads.
-        self._cos = angles.cos().to(weights.dtype)[:, None]
-        self._sin = angles.sin().to(weights.dtype)[:, None]
+        # Computed where all models' are, and moved: another device's cosines differ in their last bits.
+        self._cos = angles.cos().to(weights.device, weights.dtype)[:, None]
+        self._sin = angles.sin().to(weights.device, weights.dtype)[:, None]
 
     @torch.inference_mode()
     def forward(self, batch: Batch, pool: torch.Tensor) -> torch.Tensor:

@@ -55,7 +55,9 @@ class _Run:
         frames = -(-token_count_max // block_tokens)
         layout = model.config.kv_layout(block_tokens=block_tokens, dtype=model.weights.dtype)
         self._model = model
-        self._pool: torch.Tensor = layout.view(np.zeros((frames, layout.frame_stride_bytes), np.uint8))
+        self._device = model.weights.device
+        memory = torch.zeros(frames, layout.frame_stride_bytes, dtype=torch.uint8, device=self._device)
+        self._pool = layout.view(memory)
         self._table = np.arange(frames, dtype=np.int32)
         self._block_tokens = block_tokens
         self._context_len = 0
@@ -68,7 +70,7 @@ class _Run:
             batch = Batch.prefill(
                 chunk, cached=self._context_len, block_table=self._table, block_tokens=self._block_tokens
             )
-            logits = self._model.forward(batch, self._pool)
+            logits = self._forward(batch)
             self._context_len = end
         return greedy(logits)[0]
 
@@ -80,4 +82,8 @@ class _Run:
             block_tables=self._table[None],
             block_tokens=self._block_tokens,
         )
-        return greedy(self._model.forward(batch, self._pool))[0]
+        return greedy(self._forward(batch))[0]
+
+    def _forward(self, batch: Batch) -> torch.Tensor:
+        there = batch.map(lambda tensor: tensor.to(self._device))
+        return self._model.forward(there, self._pool).cpu()

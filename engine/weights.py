@@ -56,6 +56,10 @@ class Weights:
     def dtype(self) -> torch.dtype:
         return self.embedding.dtype
 
+    @property
+    def device(self) -> torch.device:
+        return self.embedding.device
+
 
 def make_weights(
     config: ModelConfig,

@@ -33,6 +33,8 @@ from typing import Any
 
 import torch
 
+from engine.device import Device, DeviceRefused
+from engine.devices import DEVICE_HELP, open_device
 from engine.digests import Digests
 from engine.engine import Engine, EngineError
 from engine.model import Llama
@@ -55,12 +57,13 @@ def main() -> int:
     options = _parse_options()
     torch.set_num_threads(options.threads)
     try:
-        model = Llama(load_model_weights(options.model, DTYPES[options.dtype]))
+        device = open_device(options.device)
+        model = Llama(device.place(load_model_weights(options.model, DTYPES[options.dtype])))
         if options.plain:
             _run_plainly(model)
         else:
-            _Worker(model, options.address, options.attach_seconds).run()
-    except (ClientError, ModelNotFoundError, ValueError, OSError) as error:
+            _Worker(model, device, options.address, options.attach_seconds).run()
+    except (ClientError, DeviceRefused, ModelNotFoundError, ValueError, OSError) as error:
         _tell(event="error", reason=f"{type(error).__name__}: {error}")
         return 1
     return 0
@@ -69,12 +72,13 @@ def main() -> int:
 class _Worker:
     """Streams by request, and how much of each has been told."""
 
-    def __init__(self, model: Llama, address: str, attach_seconds: float) -> None:
+    def __init__(self, model: Llama, device: Device, address: str, attach_seconds: float) -> None:
         layout = model.config.kv_layout(block_tokens=BLOCK_TOKENS, dtype=model.weights.dtype)
         self._digests = Digests(layout.block_bytes, _tell_digests)
         self._engine = Engine(
             model,
             Client(address),
+            device=device,
             digests=self._digests,
             block_tokens=BLOCK_TOKENS,
             attach_seconds=attach_seconds,
@@ -213,6 +217,7 @@ def _parse_options() -> argparse.Namespace:
     models = f"{', '.join(MODEL_NAMES)}, a GGUF file, or a folder with config.json and *.safetensors"
     parser.add_argument("--model", required=True, help=models)
     parser.add_argument("--dtype", choices=DTYPES, default="fp32", help="of weights and KV")
+    parser.add_argument("--device", default="cpu", help=DEVICE_HELP)
     parser.add_argument("--address", default="", help="the service's socket, unix:PATH; empty: the default")
     parser.add_argument("--plain", action="store_true", help="no service: compute everything")
     parser.add_argument("--threads", type=int, default=2)

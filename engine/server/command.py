@@ -6,8 +6,10 @@ import os
 import signal
 import stat
 import sys
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, NoReturn
@@ -15,10 +17,12 @@ from typing import Annotated, NoReturn
 import torch
 import typer
 
+from engine.device import DeviceRefused
+from engine.devices import DEVICE_HELP, gpu_uuid
 from engine.models import DTYPES, MODEL_NAMES, ModelNotFoundError
 from engine.refused import ModelRefused
 from engine.server.limits import Limits
-from engine.server.loading import load
+from engine.server.loading import Loaded, load
 from engine.server.own_service import ServiceFailed, own_service
 from engine.server.serving import CannotListen, Options, Server
 from kvstore.client import ClientError
@@ -51,6 +55,7 @@ def serve(
         typer.Option(help=f"{', '.join(MODEL_NAMES)}, a GGUF file, or a folder with safetensors."),
     ] = "smollm2",
     dtype: Annotated[str, typer.Option(help=f"Of weights and KV: {', '.join(DTYPES)}.")] = "fp32",
+    device: Annotated[str, typer.Option(help=DEVICE_HELP)] = "cpu",
     kvstore: Annotated[
         str, typer.Option(help="The service's socket, a path or unix:PATH. Default: this user's.")
     ] = "",
@@ -90,7 +95,9 @@ def serve(
         Path | None,
         typer.Option(help="Of --own-service: its folder, which stays. Default: a temporary one."),
     ] = None,
-    gpu: Annotated[str, typer.Option(help="Of --own-service: its GPU tier.")] = "1GiB",
+    gpu: Annotated[
+        str, typer.Option(help="Of --own-service: its GPU tier, which is on a GPU if --device is.")
+    ] = "1GiB",
     cpu: Annotated[str, typer.Option(help="Of --own-service: its CPU tier.")] = "1GiB",
     disk_bytes: Annotated[str, typer.Option(help="Of --own-service: its disk tier.")] = "4GiB",
 ) -> None:
@@ -127,11 +134,16 @@ def serve(
         limits=limits,
     )
     torch.set_num_threads(threads)
-    service = own_service(folder, ["--gpu", gpu, "--cpu", cpu, "--disk-bytes", disk_bytes])
-    _run(options, service if own else nullcontext(kvstore), model, dtype)
+    try:
+        uuid = gpu_uuid(device)
+    except DeviceRefused as error:
+        _fail(str(error), EXIT_REFUSED)
+    place = ["--gpu-device", uuid] if uuid else []
+    service = own_service(folder, [*place, "--gpu", gpu, "--cpu", cpu, "--disk-bytes", disk_bytes])
+    _run(options, service if own else nullcontext(kvstore), partial(load, model, dtype, device))
 
 
-def _run(options: Options, service: AbstractContextManager[str], model: str, dtype: str) -> None:
+def _run(options: Options, service: AbstractContextManager[str], load_model: Callable[[], Loaded]) -> None:
     # Until the server takes the signals itself; as Ctrl-C does, this ends what was started.
     signal.signal(signal.SIGTERM, _interrupt)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -139,10 +151,10 @@ def _run(options: Options, service: AbstractContextManager[str], model: str, dty
     os.umask(0o077)
     try:
         with service as address:
-            server = Server(replace(options, kvstore=address), load(model, dtype))
+            server = Server(replace(options, kvstore=address), load_model())
             _show(server.start(), options.model, has_key=bool(options.api_key))
             is_good = server.serve()
-    except (CannotListen, ModelNotFoundError, ModelRefused) as error:
+    except (CannotListen, DeviceRefused, ModelNotFoundError, ModelRefused) as error:
         _fail(str(error), EXIT_REFUSED)
     except (ClientError, ServiceFailed, ValueError, OSError) as error:
         _fail(str(error), EXIT_FAILED)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from engine.devices import open_device
 from engine.model import Llama
 from engine.models import DTYPES, open_model
 from engine.server.tiny_words import TinyWords
@@ -14,14 +15,17 @@ __all__ = ["Loaded", "load"]
 class Loaded:
     model: Llama
     words: Words
+    # Where the weights are: cpu, cuda or cuda:N. Each engine opens it for itself.
+    device: str = "cpu"
 
 
-def load(name: str, dtype: str = "fp32") -> Loaded:
-    """`dtype`: one of DTYPES.
+def load(name: str, dtype: str = "fp32", device: str = "cpu") -> Loaded:
+    """`dtype`: one of DTYPES. `device`: cpu, cuda or cuda:N.
 
     Raises ModelNotFoundError for a model that is not there, and ModelRefused for one that this engine does
-    not run, or whose tokenizer it can't read.
+    not run, or whose tokenizer it can't read; DeviceRefused for a device that can't be had.
     """
+    place = open_device(device)
     model = open_model(name)
     words = TinyWords() if name == "tiny" else model.load_tokenizer()
-    return Loaded(Llama(model.load_weights(DTYPES[dtype])), words)
+    return Loaded(Llama(place.place(model.load_weights(DTYPES[dtype]))), words, device)

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 import uvicorn
 
+from engine.devices import open_device
 from engine.engine import Engine
 from engine.server.admission import Admission
 from engine.server.app import make_app
@@ -128,6 +129,7 @@ class Server:
                 engine = Engine(
                     self._loaded.model,
                     client,
+                    device=open_device(self._loaded.device),
                     block_tokens=options.block_tokens,
                     running_max=options.running_max,
                     attach_seconds=0.0,

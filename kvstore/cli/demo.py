@@ -16,6 +16,7 @@ def demo(
         bool, typer.Option("--json", help="Print the result as one JSON object on the last line.")
     ] = False,
     model: Annotated[str, typer.Option(help="smollm2, or tiny: random weights, quicker.")] = "smollm2",
+    device: Annotated[str, typer.Option(help="cpu, or cuda[:N]: engines and GPU tier on that GPU.")] = "cpu",
     keep: Annotated[
         Path | None, typer.Option(help="Folder for logs and the disk tier, to be kept; it must be empty.")
     ] = None,
@@ -38,7 +39,7 @@ def demo(
         signal.signal(number, _interrupt)
     show = Show(json=as_json)
     try:
-        report = run_demo(model, show, keep)
+        report = run_demo(model, show, keep, device)
     except DemoRefused as error:
         _refuse(str(error))
     except DemoError as error:

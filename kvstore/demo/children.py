@@ -84,14 +84,24 @@ class Child:
 
 
 class Service(Child):
-    """`kvstore serve`, with its socket and its disk tier in `folder`."""
+    """`kvstore serve`, with its socket and its disk tier in `folder`; its GPU tier on that GPU, if on any."""
 
-    def __init__(self, name: str, folder: Path, *, gpu_bytes: int, cpu_bytes: int, disk_bytes: int) -> None:
+    def __init__(
+        self,
+        name: str,
+        folder: Path,
+        *,
+        gpu_bytes: int,
+        cpu_bytes: int,
+        disk_bytes: int,
+        gpu_device: str = "",
+    ) -> None:
         socket = folder / "kvstore.sock"
         self.address = f"unix:{socket}"
         sizes = {"--gpu": gpu_bytes, "--cpu": cpu_bytes, "--disk-bytes": disk_bytes}
         flags = [word for flag, size in sizes.items() for word in (flag, str(size))]
         places = ["--socket", str(socket), "--disk", str(folder / "disk")]
+        places += ["--gpu-device", gpu_device] if gpu_device else []
         super().__init__(name, ["kvstore", "serve", *places, *flags], folder)
 
     def until_answered(self) -> None:

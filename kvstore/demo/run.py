@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from engine.device import DeviceRefused
+from engine.devices import gpu_uuid
 from kvstore.demo.children import Child, DemoRefused, Service
 from kvstore.demo.model import Model, open_model
 from kvstore.demo.plan import (
@@ -30,14 +32,22 @@ __all__ = ["run_demo"]
 
 # The disk tier's index takes a little, beside its blocks.
 DISK_SPARE_BYTES = 64 << 20
+GPU_PAGE_BYTES = 2 << 20
 
 
-def run_demo(model_name: str, show: Show, keep: Path | None = None) -> Report:
-    """`keep`: a folder for logs and disk tier, which stays; without it there is one that goes."""
+def run_demo(model_name: str, show: Show, keep: Path | None = None, device: str = "cpu") -> Report:
+    """`keep`: a folder for logs and disk tier, which stays; without it there is one that goes.
+
+    `device`: where engines compute, and where the GPU tier is.
+    """
+    try:
+        uuid = gpu_uuid(device)
+    except DeviceRefused as error:
+        raise DemoRefused(str(error)) from error
     model = open_model(model_name)
     turn_count = sum(len(wave.turns) for wave in PLAN)
     with _folder(keep) as folder, show.progress(2 * turn_count * ANSWER_TOKENS):
-        demo = _Demo(model, folder, show)
+        demo = _Demo(model, folder, show, device, uuid)
         try:
             demo.play()
             demo.run_plainly()
@@ -47,7 +57,10 @@ def run_demo(model_name: str, show: Show, keep: Path | None = None) -> Report:
 
 
 class _Demo:
-    def __init__(self, model: Model, folder: Path, show: Show) -> None:
+    def __init__(self, model: Model, folder: Path, show: Show, device: str, gpu_device: str) -> None:
+        self._device = device
+        # Of the GPU that the GPU tier is on; empty: it is in host memory.
+        self._gpu_device = gpu_device
         self._model = model
         self._folder = folder
         self._show = show
@@ -81,7 +94,7 @@ class _Demo:
     def run_plainly(self) -> None:
         """The same prompts, one after the other, nothing cached."""
         self._show.say("[bold]the same turns without kvstore[/]")
-        plain = Worker("plain", self._folder, model=self._model.name)
+        plain = Worker("plain", self._folder, model=self._model.name, device=self._device)
         self._children.append(plain)
         for turn in self._turns:
             self._show.doing(f"{turn.id} without kvstore")
@@ -183,10 +196,13 @@ class _Demo:
     def _start_service(self) -> Service:
         self._services += 1
         frame_bytes = self._model.frame_bytes
+        # The service rounds down to pages of the GPU; a few frames more change nothing of the plan.
+        page_bytes = GPU_PAGE_BYTES if self._gpu_device else 1
         service = Service(
             f"service-{self._services}",
             self._folder,
-            gpu_bytes=GPU_FRAMES * frame_bytes,
+            gpu_bytes=-(-GPU_FRAMES * frame_bytes // page_bytes) * page_bytes,
+            gpu_device=self._gpu_device,
             cpu_bytes=CPU_FRAMES * frame_bytes,
             disk_bytes=DISK_FRAMES * frame_bytes + DISK_SPARE_BYTES,
         )
@@ -198,7 +214,9 @@ class _Demo:
         self._show.doing("an engine loads the model")
         self._engines += 1
         name = f"engine-{self._engines}"
-        engine = Worker(name, self._folder, model=self._model.name, address=service.address)
+        engine = Worker(
+            name, self._folder, model=self._model.name, device=self._device, address=service.address
+        )
         self._children.append(engine)
         engine.send({"digests": self._digests})
         self._until_attached(engine, service)

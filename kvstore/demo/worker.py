@@ -29,10 +29,13 @@ Line = dict[str, Any]
 class Worker(Child):
     """`address` empty: the plain run."""
 
-    def __init__(self, name: str, folder: Path, *, model: str, address: str = "") -> None:
+    def __init__(
+        self, name: str, folder: Path, *, model: str, device: str = "cpu", address: str = ""
+    ) -> None:
         place = ["--address", address] if address else ["--plain"]
         threads = ["--threads", "1" if model == "tiny" else "2"]
-        super().__init__(name, ["engine.worker", "--model", model, *threads, *place], folder, has_pipes=True)
+        words = ["engine.worker", "--model", model, "--device", device, *threads, *place]
+        super().__init__(name, words, folder, has_pipes=True)
         self._lines: queue.SimpleQueue[Line | None] = queue.SimpleQueue()
         self._reader = threading.Thread(target=self._read, name=name, daemon=True)
         self._reader.start()

@@ -5,8 +5,8 @@ from numpy.typing import NDArray
 
 __all__ = ["BINS", "EDGES", "RUNS_AT_ONCE", "RUNS_MAX", "WIDTHS", "Runs", "bins_of"]
 
-# Ages where bins begin, in seconds; and how long each is taken to be, the last one being open.
-EDGES = np.array([0.0, 1.0, 4.0, 16.0, 64.0, 256.0, 1024.0, 4096.0])
+# Ages where bins begin, in seconds: up to an hour; and how long each is taken to be, the last one being open.
+EDGES = np.append(0.0, 2.5 ** np.arange(10))
 WIDTHS = np.append(np.diff(EDGES), EDGES[-1] / 2)
 BINS = EDGES.size
 # Runs of blocks of one kind that wait to come to their next age; and that are told of together.

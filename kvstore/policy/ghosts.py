@@ -13,18 +13,22 @@ from kvstore.core.ports import KeyHashes
 __all__ = ["RECORD", "Ghosts"]
 
 # Places, at the least; and for each frame of all tiers.
-PLACES_MIN = 1 << 19
+PLACES_MIN = 1 << 21
 PLACES_PER_FRAME = 2
 RECORD = np.dtype(
     [
         ("hash", np.uint64),
-        # The last use: when, in seconds; how often the block was used before; what kind it was of.
+        # The last use, and the mean time between uses so far, in seconds.
         ("time", np.float64),
-        ("uses", np.int32),
+        ("gap", np.float32),
         # The request of the last use: of how many blocks its prompt was, and its turn.
         ("length", np.int32),
         ("turn", np.int16),
+        # What kind the last use was of; how often the block was used before, and how many different blocks
+        # have followed on it, as far as these are counted.
         ("kind", np.int16),
+        ("uses", np.uint8),
+        ("children", np.uint8),
         # Whether chains that don't go on from one another have used it.
         ("is_shared", np.bool_),
     ],

@@ -7,27 +7,33 @@ A kind is one combination of buckets that has occurred. How soon blocks of a kin
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["FEATURES", "KINDS_MAX", "LEVELS", "TURN", "UNKNOWN", "USES", "Kinds", "bucket"]
+__all__ = ["COARSE_MAX", "FEATURES", "KINDS_MAX", "LEVELS", "TURN", "UNKNOWN", "USES", "Kinds", "bucket"]
 
 # Of the request: its turn, tokens of prompt and of answer, time since the turn before, how much of it is new.
-# Of the block: how often it was used before, its depth in the chain and its distance from the tail.
-FEATURES = 8
+# Of the block: how often it was used before, its depth in the chain and its distance from the tail, the mean
+# time between its uses, and in how many ways chains have gone on from it or from one that hangs on it.
+FEATURES = 10
 TURN, USES = 0, 5
 # Buckets of a feature, at the most.
 LEVELS = 8
-# Combinations that are told apart; of one that comes later its request is taken for one of its turn alone.
+# Combinations that are told apart. Of what comes when few are left, only the turn, and the block's uses and
+# place, count: for these there is room.
 KINDS_MAX = 8192
+COARSE_MAX = 6 * 6 * 4 * 3
 # The kind of blocks that nobody has told of.
 UNKNOWN = 0
-# Buckets of a block's four features, in one number.
+# Buckets of a block's five features, in one number; of the gap, the first is for there was none.
 USES_EDGES = np.array([1, 2, 3, 6, 20])
 DEPTH_EDGES = np.array([1, 4, 16])
 DISTANCE_EDGES = np.array([1, 3])
-PLACES = 6 * 4 * 3
+GAP_EDGES = np.array([0, 1, 4, 16, 64, 256, 1024])
+CHILDREN_MAX = 2
+DETAILS = 8 * (1 + CHILDREN_MAX)
+PLACES = 6 * 4 * 3 * DETAILS
 # By uses, up to the last edge, and from there on all alike: what they add to the number.
-USES_PLACES = np.searchsorted(USES_EDGES, np.arange(USES_EDGES[-1] + 1), side="right") * 12
-# Requests that are told apart: PLACES kinds may come of each.
-REQUESTS_MAX = 4096
+USES_PLACES = np.searchsorted(USES_EDGES, np.arange(USES_EDGES[-1] + 1), side="right") * (12 * DETAILS)
+# Requests that are told apart, each with the kinds that come of it; of more only the turn.
+REQUESTS_MAX = 2048
 
 # The buckets of a request's five features.
 Request = tuple[int, int, int, int, int]
@@ -43,13 +49,22 @@ class Kinds:
         self._kind = np.zeros((REQUESTS_MAX, PLACES), np.int16)
         self._reckon_depths(256)
 
-    def of(self, request: Request, uses: NDArray[np.int32]) -> NDArray[np.int16]:
-        """Of the blocks of a request, head first, used so often before."""
+    def of(
+        self,
+        request: Request,
+        uses: NDArray[np.uint8],
+        gaps: NDArray[np.float64],
+        children: NDArray[np.uint8],
+    ) -> NDArray[np.int16]:
+        """Of the blocks of a request, head first: used so often before, at so many seconds from one another
+        (below zero: not twice yet), and continued in so many ways."""
         places = USES_PLACES.take(uses, mode="clip")
         if places.size > self._by_depth.size:
             self._reckon_depths(2 * places.size)
         places += self._by_depth[: places.size]
         places += self._by_distance[-places.size :]
+        places += np.searchsorted(GAP_EDGES, gaps, side="right") * (1 + CHILDREN_MAX)
+        places += np.minimum(children, CHILDREN_MAX)
         row = self._kind[self._number(request)]
         new = places[row[places] == UNKNOWN]
         if new.size:
@@ -62,25 +77,35 @@ class Kinds:
         """What a block's depth in its chain, and its distance from the tail, add to the number of its place:
         of chains up to this size, the distances from behind."""
         depth = np.arange(size)
-        self._by_depth = np.searchsorted(DEPTH_EDGES, depth, side="right") * 3
-        self._by_distance = np.searchsorted(DISTANCE_EDGES, depth[::-1], side="right")
+        self._by_depth = np.searchsorted(DEPTH_EDGES, depth, side="right") * (3 * DETAILS)
+        self._by_distance = np.searchsorted(DISTANCE_EDGES, depth[::-1], side="right") * DETAILS
 
     def _number(self, request: Request) -> int:
         number = self._requests.get(request)
         if number is not None:
             return number
-        if len(self._requests) == REQUESTS_MAX or self.count >= KINDS_MAX - PLACES * LEVELS:
-            request = (request[0], 0, 0, 0, 0)
-        return self._requests.setdefault(request, min(len(self._requests), REQUESTS_MAX - 1))
+        if len(self._requests) >= REQUESTS_MAX - LEVELS:
+            request = _coarse(request)
+        return self._requests.setdefault(request, len(self._requests))
 
     def _make(self, request: Request, place: int) -> int:
-        if self.count == KINDS_MAX:
-            return UNKNOWN
+        if self.count >= KINDS_MAX - COARSE_MAX:
+            request, place = _coarse(request), place - place % DETAILS
+            known = int(self._kind[self._number(request), place])
+            if known != UNKNOWN:
+                return known
         kind, self.count = self.count, self.count + 1
-        place, distance = divmod(place, 3)
-        uses, depth = divmod(place, 4)
-        self.levels[:, kind] = (*request, uses, depth, distance)
+        self._kind[self._number(request), place] = kind
+        of_place, details = divmod(place, DETAILS)
+        of_place, distance = divmod(of_place, 3)
+        uses, depth = divmod(of_place, 4)
+        gap, children = divmod(details, 1 + CHILDREN_MAX)
+        self.levels[:, kind] = (*request, uses, depth, distance, gap, children)
         return kind
+
+
+def _coarse(request: Request) -> Request:
+    return (request[0], 0, 0, 0, 0)
 
 
 def bucket(value: float, first: float, factor: float, levels: int = LEVELS) -> int:

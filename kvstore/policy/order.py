@@ -9,6 +9,9 @@ from kvstore.core.types import Rows
 
 __all__ = ["NEVER", "UseOrder"]
 
+# Entries that may count no more beside as many as do: a log that has few rows is kept as short as they are.
+DEAD_MIN = 4096
+
 # No place in a log, which begins at 1: so tables of tiers that there are not take no memory.
 NEVER = 0
 
@@ -20,17 +23,24 @@ class UseOrder:
         # When it is full, what counts is moved to the front: at the most half of it.
         self._log = np.zeros(1 + 2 * capacity, np.int32)
         self._begin = self._end = 1
-        # Where in the log each row's last use stands.
+        # Where in the log each row's last use stands; and how many rows there are.
         self._place = np.zeros(capacity, np.int32)
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
 
     def append(self, rows: Rows) -> None:
-        if self._end + rows.size > self._log.size:
+        self._count += rows.size - int(np.count_nonzero(self._place[rows]))
+        dead = self._end - self._begin - self._count
+        if self._end + rows.size > self._log.size or dead > self._count + DEAD_MIN:
             self._compact()
         begin, self._end = self._end, self._end + rows.size
         self._log[begin : self._end] = rows
         self._place[rows] = np.arange(begin, self._end, dtype=np.int32)
 
     def remove(self, rows: Rows) -> None:
+        self._count -= int(np.count_nonzero(self._place[rows]))
         self._place[rows] = NEVER
 
     def move_to(self, other: "UseOrder", rows: Rows) -> None:
@@ -60,22 +70,17 @@ class UseOrder:
             self._begin = int(self._place[rows[0]])
         return rows[:count]
 
-    @property
-    def span(self) -> int:
-        """Of the log, where rows that count may stand: at least as many as there are."""
-        return self._end - self._begin
-
     def sample(self, count: int, turn: int, runs: int, together: NDArray[np.int64]) -> Rows:
         """About `count` rows in `runs` pieces, evenly from old to new; all, if there are no more. Other
-        `turn`s bring other pieces.
+        `turn`s bring other pieces. As many places are looked at as hold so many rows that count.
 
         `together`: by row, a number that those share which were appended together. Of such the last are not
         here without the first: where a piece begins in their midst, its beginning is left out.
         """
-        span = self.span
-        if span <= count:
+        if self._count <= count:
             return self.all()
-        piece = count // runs
+        span = self._end - self._begin
+        piece = count * span // (self._count * runs)
         # Multiples of the golden ratio fill the span evenly, whatever the number of turns.
         offset = int((turn * 0.6180339887498949 % 1.0) * span)
         starts = offset + np.arange(runs) * (span // runs)
@@ -94,5 +99,6 @@ class UseOrder:
 
     def _compact(self) -> None:
         rows = self._counting(self._begin, self._end)
-        self._begin, self._end = 1, 1
-        self.append(rows)
+        self._begin, self._end = 1, 1 + rows.size
+        self._log[1 : self._end] = rows
+        self._place[rows] = np.arange(1, self._end, dtype=np.int32)

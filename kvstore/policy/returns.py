@@ -34,7 +34,7 @@ HAZARD_MAX = 0.99
 KIND_WEIGHT = 3000.0
 # Uses from one fit to the next: with many kinds, which come only slowly to be many, a fit is more work and
 # brings less. And what is left of a count after as many as there are at the least.
-PERIOD_MIN, KINDS_A_USE = 128, 16
+PERIOD_MIN, KINDS_A_USE = 128, 64
 KEPT = 0.999
 # Effort is reckoned in kinds that are judged: of one step of a fit, and of what one use does of it (a step
 # more may be begun). So a fit takes a few uses as long as there are few kinds, a hundred with all of them.

@@ -38,6 +38,10 @@ NEW_EDGES = (0.05, 0.2, 0.6, 1.0)
 TURN_MAX = 5
 # Of a chat: what is remembered of a turn's number. A prompt that is asked again goes on from itself.
 TURNS_COUNTED = np.iinfo(np.int16).max
+# Uses and children of a block are counted so far.
+COUNTED = np.iinfo(np.uint8).max
+# Where a block was not used twice yet.
+NO_GAP = -1.0
 # The kind of blocks of sessions that are over: worth nothing.
 RETIRED = np.int16(-1)
 
@@ -66,10 +70,10 @@ class Worth:
         self._now = now = max(self._now, use.time)
         ghosts, returns = self._ghosts, self.returns
         places, ghost, is_known = ghosts.find(use.hashes)
-        known = 0
+        ages, known = now - ghost["time"], 0
         if is_known.any():
             known = use.rows.size - int(is_known[::-1].argmax())
-            returns.read(ghost["kind"][is_known], now - ghost["time"][is_known])
+            returns.read(ghost["kind"][is_known], ages[is_known])
         turn, gap = self._turn(ghost[:known], now, use.session_turn)
         request = (
             min(turn, TURN_MAX),
@@ -78,14 +82,18 @@ class Worth:
             1 + bucket(gap, first=4, factor=2, levels=7) if turn else 0,
             bisect_right(NEW_EDGES, 1 - known / use.rows.size),
         )
-        uses = (ghost["uses"] + 1) * is_known
-        kinds = self._kinds.of(request, uses)
+        uses = (np.minimum(ghost["uses"], COUNTED - 1) + 1) * is_known
+        gaps = _mean_gaps(ghost["gap"], ages, is_known)
+        children = _children(ghost["children"], is_known, known)
+        branches = np.maximum.accumulate(children[::-1])[::-1]
+        kinds = self._kinds.of(request, uses, gaps, branches)
         returns.used(now, kinds)
         is_shared = is_known & ghost["is_shared"]
         if not turn:
             is_shared[:known] = True
         ghost["hash"], ghost["time"], ghost["kind"], ghost["uses"] = use.hashes, now, kinds, uses
         ghost["turn"], ghost["length"], ghost["is_shared"] = turn, use.rows.size, is_shared
+        ghost["gap"], ghost["children"] = gaps, children
         ghosts.put(places, ghost)
         rows = use.rows
         self._time[rows], self._kind[rows] = now, kinds
@@ -164,6 +172,25 @@ class Worth:
         return min(int(last["turn"]) + 1, TURNS_COUNTED), gap
 
 
+def _mean_gaps(
+    before: NDArray[np.float32], ages: NDArray[np.float64], is_known: NDArray[np.bool_]
+) -> NDArray[np.float64]:
+    """The mean time between the uses of each block, after one more; the latest counts for half of it."""
+    gaps: NDArray[np.float64] = np.where(before < 0, ages, (before + ages) / 2)
+    gaps[~is_known] = NO_GAP
+    return gaps
+
+
+def _children(before: NDArray[np.uint8], is_known: NDArray[np.bool_], known: int) -> NDArray[np.uint8]:
+    """How many different blocks have followed on each block of a chain; after so many that are known, all
+    are new. One whose place in the table another has taken is no new one."""
+    children: NDArray[np.uint8] = before * is_known
+    children[known:-1] = 1
+    if 0 < known < children.size:
+        children[known - 1] = min(int(children[known - 1]) + 1, COUNTED)
+    return children
+
+
 class _Candidates:
     """Of one tier: its rows, and those found to be of the least worth lately."""
 
@@ -187,7 +214,7 @@ class _Candidates:
                 return victims[:count]
         judged = max(JUDGED_MIN, JUDGED_PER_VICTIM * count)
         self._turn += 1
-        while judged < self.order.span:
+        while judged < len(self.order):
             rows = self.order.sample(judged, self._turn, SAMPLE_RUNS, policy.chains.use)
             victims = self._refill(rows, count, removable, policy)
             if victims.size >= count:

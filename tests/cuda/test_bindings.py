@@ -6,7 +6,6 @@ structures, this does.
 
 import ctypes.util
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,21 +15,15 @@ import pytest
 from kvstore.cuda.bindings import load_driver
 from kvstore.cuda.calls import LOST
 from kvstore.cuda.driver import CudaUnavailable
+from tests.cuda.stub import build_stub
 
-HERE = Path(__file__).parent
-ROOT = HERE.parent.parent
+ROOT = Path(__file__).parent.parent.parent
 
 
 @pytest.fixture(scope="module")
 def stub_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        pytest.skip("no C compiler")
-    pytest.importorskip("cuda.bindings")
     folder = tmp_path_factory.mktemp("stub")
-    made = folder / "libcuda.so.1"
-    flags = ["-shared", "-fPIC", "-O1", "-Wl,-soname,libcuda.so.1"]
-    subprocess.run([compiler, *flags, "-o", made, HERE / "libcuda.c", "-ldl"], check=True)
+    build_stub(folder)
     return folder
 
 

@@ -56,11 +56,16 @@ def test_the_index_is_the_best_over_all_times_to_stop() -> None:
         assert worth[:BINS, kind] == pytest.approx(expected)
 
 
+def blocks(count: int, uses: int = 0, gap: float = -1.0, children: int = 0) -> tuple[np.ndarray, ...]:
+    """What is asked of a request's blocks, the same of each."""
+    return np.full(count, uses, np.uint8), np.full(count, gap), np.full(count, children, np.uint8)
+
+
 def made_kinds(count: int) -> Kinds:
     """Kinds of different answer lengths, numbered from 1."""
     kinds = Kinds()
     for level in range(count):
-        assert kinds.of((0, 0, level, 0, 0), np.zeros(1, np.int32)).tolist() == [level + 1]
+        assert kinds.of((0, 0, level, 0, 0), *blocks(1)).tolist() == [level + 1]
     return kinds
 
 
@@ -105,11 +110,26 @@ def test_kinds_are_bounded() -> None:
     kinds = Kinds()
     generator = np.random.default_rng(5)
     for _ in range(20_000):
-        request = tuple(generator.integers(0, 8, 5).tolist())
-        of = kinds.of(request, generator.integers(0, 30, 20).astype(np.int32))
-        assert (of >= 0).all()
+        request = (int(generator.integers(6)), *generator.integers(0, 8, 4).tolist())
+        uses, children = generator.integers(0, 30, (2, 20)).astype(np.uint8)
+        of = kinds.of(request, uses, generator.exponential(100, 20) - 10, children)
+        assert (of > 0).all()
         assert (of < KINDS_MAX).all()
+        assert (kinds.levels[0, of] == request[0]).all()
+        assert (kinds.levels[5, of] == np.searchsorted([1, 2, 3, 6, 20], uses, side="right")).all()
     assert kinds.count <= KINDS_MAX
+
+
+def test_blocks_of_a_request_differ_in_kind_by_what_is_known_of_each() -> None:
+    kinds, request = Kinds(), (1, 2, 3, 4, 0)
+    plain = kinds.of(request, *blocks(8, uses=1, gap=5.0, children=1))
+    # Heads, and the tail with its neighbours.
+    assert [len(set(plain[part].tolist())) for part in (slice(1, 4), slice(0, 8))] == [1, 5]
+    for other in ({"uses": 2}, {"gap": 20.0}, {"gap": -1.0}, {"children": 2}):
+        changed = kinds.of(request, *blocks(8, **{"uses": 1, "gap": 5.0, "children": 1} | other))
+        assert not np.isin(changed, plain).any(), other
+    alike = kinds.of(request, *blocks(8, uses=1, gap=15.0, children=1))
+    assert alike.tolist() == plain.tolist()
 
 
 # ---------------------------------------------------------------------- ghosts and chains
@@ -119,12 +139,12 @@ def test_a_ghost_is_known_until_another_takes_its_place() -> None:
     ghosts = Ghosts(1)
     hashes = hashes_of(np.arange(1_000_000))
     places, records, _ = ghosts.find(hashes)
-    records["hash"], records["uses"] = hashes, np.arange(hashes.size)
+    records["hash"], records["length"] = hashes, np.arange(hashes.size)
     ghosts.put(places, records)
     _, found, is_known = ghosts.find(hashes)
     last = {int(place): index for index, place in enumerate(places.tolist())}
     assert np.flatnonzero(is_known).tolist() == sorted(last.values())
-    assert found["uses"][is_known].tolist() == sorted(last.values())
+    assert found["length"][is_known].tolist() == sorted(last.values())
 
 
 def plain_greatest(parents: dict[int, int], own: dict[int, float]) -> dict[int, float]:

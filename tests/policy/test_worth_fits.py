@@ -7,19 +7,26 @@ import pytest
 
 from kvstore.policy import returns
 from kvstore.policy.ages import BINS, EDGES, RUNS_AT_ONCE, RUNS_MAX, Runs
-from kvstore.policy.kinds import KINDS_MAX, Kinds
-from kvstore.policy.returns import KINDS_A_USE, STEP_EFFORT, USE_EFFORT, Returns
-
-# Uses from one fit to the next, with all kinds.
-PERIOD = KINDS_MAX // KINDS_A_USE
+from kvstore.policy.kinds import COARSE_MAX, KINDS_MAX, Kinds
+from kvstore.policy.returns import KINDS_A_USE, PERIOD_MIN, STEP_EFFORT, USE_EFFORT, Returns
 
 
 def all_kinds() -> Kinds:
     kinds, generator = Kinds(), np.random.default_rng(1)
-    uses = np.repeat(np.array([0, 1, 2, 3, 6, 20], np.int32), 20)
-    while kinds.count < KINDS_MAX:
-        kinds.of((*generator.integers(0, 8, 5).tolist(),), generator.permutation(uses))
+    uses = np.repeat(np.array([0, 1, 2, 3, 6, 20], np.uint8), 20)
+    nothing = np.full(uses.size, -1.0), np.zeros(uses.size, np.uint8)
+    for turn in range(6):
+        # What is left for the turn alone, before all else; then all that there is room for.
+        for permuted in (uses, uses[::-1], *(generator.permutation(uses) for _ in range(40))):
+            kinds.of((turn, 0, 0, 0, 0), permuted, *nothing)
+    while kinds.count < KINDS_MAX - COARSE_MAX:
+        turn, *others = generator.integers(0, (6, 8, 8, 8, 5)).tolist()
+        kinds.of((turn, *others), generator.permutation(uses), *nothing)
     return kinds
+
+
+# Uses from one fit to the next, with all of them.
+PERIOD = max(PERIOD_MIN, all_kinds().count // KINDS_A_USE)
 
 
 def watched(table: Returns, monkeypatch: pytest.MonkeyPatch) -> list[int]:

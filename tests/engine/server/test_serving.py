@@ -15,6 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from engine.engine import Engine
+from engine.program import main as program_main
 from engine.server.command import app
 from engine.server.serving import CannotListen, Options, Server
 from kvstore.client import ServiceLost
@@ -148,3 +149,16 @@ def test_a_port_that_is_taken_is_told(server, loaded, service):
     port = int(server.url.rpartition(":")[2])
     with pytest.raises(CannotListen, match=f"--port {port}: Address already in use; remedy"):
         Server(Options(model="tiny", kvstore=service.address, port=port), loaded).start()
+
+
+def test_what_is_not_installed_is_told_by_name(monkeypatch, capsys):
+    monkeypatch.setitem(
+        sys.modules, "engine.server.command", None
+    )  # As if it, or what it needs, were not there.
+    with pytest.raises(SystemExit) as caught:
+        program_main()
+    assert caught.value.code == 2
+    assert (
+        "engine.server.command is not installed; remedy: in the clone, make install"
+        in capsys.readouterr().err
+    )

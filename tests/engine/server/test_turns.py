@@ -91,3 +91,11 @@ def test_a_completion_goes_on_from_its_own_text(client):
     text = "in the beginning there was" + first.choices[0].text
     second = client.completions.create(**asked, prompt=text + ". then it was not")
     assert second.usage.prompt_tokens_details.cached_tokens == computed_blocks(first.usage)
+
+
+@pytest.mark.parametrize("session", ["\x00", "a/b c", "ü" * 128, "🦆" * 64, " "])
+def test_whatever_a_session_is_called_the_store_takes_it(client, session):
+    """A name that the store refused would end the engine."""
+    first = ask(client, [FIRST], session=session, max_tokens=20, seed=19)
+    again = ask(client, [FIRST, answer_of(first), SECOND], session=session, max_tokens=2)
+    assert again.usage.prompt_tokens_details.cached_tokens >= computed_blocks(first.usage)
