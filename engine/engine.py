@@ -3,8 +3,8 @@
 Each iteration sends one Step with all that changed since the last, then runs one forward pass over what the
 answer allows. Each step, and each wait, names the last step whose work is over as completed: on a CPU the one
 before, on a GPU the one that the device says it of (`device.py`), since there a call returns before its work
-is over. One step ahead (`is_ahead`) step n+1 is sent before the forward pass of step n, and its answer is
-taken when that pass is begun or over; a CPU has nothing to win by it.
+is over. One step ahead (`is_ahead`) step n+1 is sent before the forward pass of step n, with n-1 as completed
+at the most, and its answer is taken when that pass is over; a CPU has little to win by it.
 
 When the service is lost the engine tries to attach again, once with each call, and then admits all unfinished
 requests by their keys, with the tokens that they have so far. Tests: tests/engine/test_engine.py.
@@ -14,11 +14,9 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
-from engine.batch import Batch
+from engine.batching import make_batch
 from engine.device import CpuDevice, Device, DeviceRefused
 from engine.digests import Digests, Memory
 from engine.model import Llama
@@ -85,11 +83,11 @@ class Engine:
             fingerprint=layout.fingerprint(model.weights.digest),
             description=layout.description(),
         )
-        # The frames as bytes, uint8[frames, stride], and as the model sees them.
-        self._frames = self._pool = torch.empty(0)
         self._is_ahead = is_ahead
         # A step that was sent ahead: what it asks for, and its answer to come.
         self._sent: tuple[list[pb.Operation], PendingStep] | None = None
+        # The frames as bytes, uint8[frames, stride], and as the model sees them.
+        self._frames = self._pool = torch.empty(0)
         self._news: list[Stream] = []
         # By steps whose work may not be over: what is told of it with its seconds. Empty after a loss.
         self._timings: dict[int, Callable[[float], pb.StepTiming]] = {}
@@ -231,17 +229,16 @@ class Engine:
     # ---------------------------------------------------------------- what the store is told
 
     def _exchange(self) -> None:
-        if self._sent is None:
+        sent, self._sent = self._sent, None
+        if sent is None:
             asked = self._scheduler.operations(self._client.tables, time.monotonic())
             self._note_journeys(asked)
-            completed, timings = self._completed()
-            response = self._client.step(asked, completed_step=completed, timings=timings)
+            pending = self._start_step(asked)
         else:
-            asked, pending = self._sent
-            self._sent = None
+            asked, pending = sent
             # Nothing of it leaves its frame before the next step says that the pass is over.
             self._note_journeys(asked)
-            response = pending.result()
+        response = pending.result()
         if response.copies:
             sources = [copy.source for copy in response.copies]
             targets = [copy.target for copy in response.copies]
@@ -249,17 +246,15 @@ class Engine:
         self._receive(self._scheduler.take(asked, response))
 
     def _send_ahead(self, work: Work) -> None:
-        """The next step, while the pass of the last one is to come, and that of the one before is over."""
+        """The next step, while the pass of the last one is to come."""
         asked = self._scheduler.operations(self._client.tables, time.monotonic(), work)
-        completed, timings = self._completed()
-        self._sent = asked, self._client.start_step(asked, completed_step=completed, timings=timings)
+        self._sent = asked, self._start_step(asked)
 
-    def _completed(self) -> tuple[int, list[pb.StepTiming]]:
-        """The last step whose work is over, and what the work of those that have ended since took."""
+    def _start_step(self, asked: Sequence[pb.Operation]) -> PendingStep:
         completed = self._device.completed_step()
         timings = [self._timings[step](took) for step, took in self._device.take_seconds().items()]
         self._timings = {step: each for step, each in self._timings.items() if step > completed}
-        return completed, timings
+        return self._client.start_step(asked, completed_step=completed, timings=timings)
 
     def _wait(self) -> None:
         completed = self._device.completed_step()
@@ -302,7 +297,7 @@ class Engine:
 
     def _run(self, work: Work, step: int) -> None:
         """One forward pass; streams that have been fed all their tokens get the next one."""
-        batch = self._batch(work)
+        batch = make_batch(work, self._client.tables, self._block_tokens)
         logits = self._device.forward(self._model, batch, self._pool)
         self._note_timing(work, step)
         for stream, token_count in zip(work.streams, work.token_counts, strict=True):
@@ -319,42 +314,3 @@ class Engine:
             prefilled=[(stream.computed, work.chunk_tokens) for stream in work.prefilled],
             decoded=[stream.computed + 1 for stream in work.decoded],
         )
-
-    def _batch(self, work: Work) -> Batch:
-        if not work.prefilled:
-            return self._decode(work)
-        return self._mixed(work) if work.decoded else self._prefill(work)
-
-    def _prefill(self, work: Work) -> Batch:
-        [stream] = work.prefilled
-        return Batch.prefill(
-            stream.tokens[stream.computed : stream.computed + work.chunk_tokens],
-            cached=stream.computed,
-            block_table=self._client.tables.table(stream.sequence),
-            block_tokens=self._block_tokens,
-        )
-
-    def _decode(self, work: Work) -> Batch:
-        return Batch.decode(
-            [stream.tokens[stream.computed] for stream in work.decoded],
-            context_lens=[stream.computed + 1 for stream in work.decoded],
-            block_tables=self._padded_tables(work.decoded),
-            block_tokens=self._block_tokens,
-        )
-
-    def _mixed(self, work: Work) -> Batch:
-        [stream] = work.prefilled
-        return Batch.mixed(
-            [each.tokens[each.computed] for each in work.decoded],
-            stream.tokens[stream.computed : stream.computed + work.chunk_tokens],
-            context_lens=[each.computed + 1 for each in work.decoded],
-            cached=stream.computed,
-            block_tables=self._padded_tables(work.streams),
-            block_tokens=self._block_tokens,
-        )
-
-    def _padded_tables(self, streams: Sequence[Stream]) -> npt.NDArray[np.int32]:
-        tables = [self._client.tables.table(stream.sequence) for stream in streams]
-        width = max(map(len, tables))
-        # One array for the batch: a call into numpy for each sequence would cost more than the padding.
-        return np.array([table + [0] * (width - len(table)) for table in tables], dtype=np.int32)

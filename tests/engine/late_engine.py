@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from engine.gpu_device import GpuDevice
 from engine.model import Llama
-from kvstore.client import Client, MappedPool
+from kvstore.client import Client, MappedPool, PendingStep
 from kvstore.cuda.driver import Driver
 from kvstore.v1 import kvstore_pb2 as pb
 from tests.cuda.fake import fake_uuid
@@ -51,18 +51,17 @@ class HearingClient(Client):
         # Steps that were sent while work of earlier ones was under way.
         self.overtaking = 0
 
-    def step(
+    def start_step(
         self,
         operations: Sequence[pb.Operation],
         *,
-        completed_step: int | None = None,
+        completed_step: int,
         timings: Sequence[pb.StepTiming] = (),
-    ) -> pb.StepResponse:
-        assert completed_step is not None
+    ) -> PendingStep:
         self._hear(completed_step)
         assert all(timing.step <= completed_step for timing in timings)
         self.overtaking += completed_step < self.next_step - 1
-        return super().step(operations, completed_step=completed_step, timings=timings)
+        return super().start_step(operations, completed_step=completed_step, timings=timings)
 
     def wait_events(self, seconds: float, *, completed_step: int | None = None) -> list[pb.Event]:
         assert completed_step is not None

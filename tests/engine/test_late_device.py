@@ -46,9 +46,11 @@ def service(tmp_path_factory: pytest.TempPathFactory):
 
 
 @contextmanager
-def attached(model: Llama, address: str, device: LateGpu) -> Iterator[tuple[Engine, HearingClient]]:
+def attached(
+    model: Llama, address: str, device: LateGpu, *, is_ahead: bool = False
+) -> Iterator[tuple[Engine, HearingClient]]:
     client = HearingClient(address, device)
-    with closing(Engine(model, client, device=device)) as engine:
+    with closing(Engine(model, client, device=device, is_ahead=is_ahead)) as engine:
         yield engine, client
 
 
@@ -59,11 +61,13 @@ def assert_as_plain(model: Llama, streams: Sequence[Stream]) -> None:
         assert stream.answer == answer_plainly(model, request.prompt, request.max_new_tokens).tokens
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_answers_are_those_of_the_plain_run_and_no_step_is_told_ahead_of_its_work(service, model, seed):
+@pytest.mark.parametrize(("seed", "is_ahead"), [*zip(SEEDS, [False] * 4, strict=True), (4, True), (5, True)])
+def test_answers_are_those_of_the_plain_run_and_no_step_is_told_ahead_of_its_work(
+    service, model, seed, is_ahead
+):
     device = LateGpu(seed)
     placed = Llama(device.place(model.weights))
-    with attached(placed, service.address, device) as (engine, client):
+    with attached(placed, service.address, device, is_ahead=is_ahead) as (engine, client):
         # Prompts of two chunks and more, so that steps are sent while chunks before them are computed.
         requests = make_requests(6, (299, 700, 600, 120, 560), new_tokens=12, seed=seed)
         streams = [engine.submit(each) for each in requests]
