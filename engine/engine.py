@@ -141,13 +141,12 @@ class Engine:
             return []
         try:
             self._exchange()
-            step = self._client.next_step - 1
             work = self._scheduler.next_work()
             if work is not None:
                 if self._is_ahead:
                     self._send_ahead(work)
-                self._run(work, step)
-            self._device.end_step(step)
+                self._run(work)
+            self._device.end_step(self._client.next_step - 1)
             if work is None and self._scheduler.is_waiting:
                 self._wait()
         except ServiceLost:
