@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -51,8 +51,10 @@ def find_child(process: subprocess.Popen[str], word: str) -> psutil.Process:
     deadline = time.monotonic() + WAIT_SECONDS
     while time.monotonic() < deadline:
         for child in psutil.Process(process.pid).children():
-            if word in child.cmdline():
-                return child
+            # One that has just ended has no command line: imports run short helpers.
+            with suppress(psutil.Error):
+                if word in child.cmdline():
+                    return child
         time.sleep(0.02)
     pytest.fail(f"no child with {word!r} was started")
 
