@@ -294,19 +294,20 @@ class Engine:
 
     # -------------------------------------------------------------------- what is computed
 
-    def _run(self, work: Work, step: int) -> None:
+    def _run(self, work: Work) -> None:
         """One forward pass; streams that have been fed all their tokens get the next one."""
         batch = make_batch(work, self._client.tables, self._block_tokens)
         logits = self._device.forward(self._model, batch, self._pool)
-        self._note_timing(work, step)
+        self._note_timing(work)
         for stream, token_count in zip(work.streams, work.token_counts, strict=True):
             stream.computed += token_count
         fed = [row for row, stream in enumerate(work.streams) if not stream.tokens_pending]
         if fed:
             self._news += self._speaking.speak([work.streams[row] for row in fed], logits()[fed])
 
-    def _note_timing(self, work: Work, step: int) -> None:
-        """What the service learns its costs from, once it is over."""
+    def _note_timing(self, work: Work) -> None:
+        """What the service learns its costs from, once it is over. The work is that of the last step taken."""
+        step = self._client.next_step - 1
         self._timings[step] = partial(
             operations.timing,
             step,
