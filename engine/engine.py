@@ -306,7 +306,7 @@ class Engine:
             self._news += self._speaking.speak([work.streams[row] for row in fed], logits()[fed])
 
     def _note_timing(self, work: Work) -> None:
-        """What the service learns its costs from, once it is over. The work is that of the last step taken."""
+        """What the service learns its costs from, once it is over: the work of the step taken last."""
         step = self._client.next_step - 1
         self._timings[step] = partial(
             operations.timing,
