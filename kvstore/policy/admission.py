@@ -2,7 +2,9 @@
 
     write b  iff  P(b is read again) >= reads a write has to bring
 
-P is learned by kind and age (`returns.py`). What is seldom read again, as the last block of a prompt, takes
+P is learned by kind and age (`returns.py`). Of a service that has begun minutes ago only what came back at
+once can be known, and P is far too low: until uses have been watched for a while, all that may come back is
+admitted. What is seldom read again, as the last block of a prompt, takes
 no write and no room below; what belongs to a session that is over, none at all. A parent is admitted
 if a child is, or was.
 """
@@ -14,7 +16,12 @@ from kvstore.core.errors import check
 from kvstore.core.types import GPU, Rows, Tier
 from kvstore.policy.worth import Worth
 
-__all__ = ["AdmitByChance"]
+__all__ = ["WATCHED_SECONDS", "AdmitByChance"]
+
+# For how long uses are watched before a write is refused for a low chance.
+WATCHED_SECONDS = 600.0
+# Below any chance but that of what is told to be over, which is 0.
+ANY_CHANCE = 1e-6
 
 
 class AdmitByChance:
@@ -31,7 +38,10 @@ class AdmitByChance:
 
     def admits(self, target: Tier, rows: Rows) -> NDArray[np.bool_]:
         check(target is not GPU, "nothing is written to the tier on top")
-        return self._admits(rows, self._reads_per_write.get(target, 0.0))
+        least = self._reads_per_write.get(target, 0.0)
+        if self._worth.watched_seconds < WATCHED_SECONDS:
+            least = min(least, ANY_CHANCE)
+        return self._admits(rows, least)
 
     def admits_turns(self, rows: Rows) -> NDArray[np.bool_]:
         return self._admits(rows, self._turn_reads_per_write)

@@ -54,6 +54,8 @@ class Worth:
         self.returns = Returns(self._kinds)
         self._ghosts = Ghosts(capacity)
         self._now = 0.0
+        # When the first use was.
+        self._begun = math.inf
         # By row, at its last use: the kind that it counts as, the time, and whether other chains use it.
         self._kind = np.full(capacity, UNKNOWN, np.int16)
         self._time = np.zeros(capacity)
@@ -68,6 +70,7 @@ class Worth:
         if not use.rows.size:
             return
         self._now = now = max(self._now, use.time)
+        self._begun = min(self._begun, now)
         ghosts, returns = self._ghosts, self.returns
         places, ghost, is_known = ghosts.find(use.hashes)
         ages, known = now - ghost["time"], 0
@@ -131,6 +134,11 @@ class Worth:
 
     def victims(self, tier: Tier, count: int, removable: RowSource) -> Rows:
         return self._tiers[tier].victims(count, removable, self)
+
+    @property
+    def watched_seconds(self) -> float:
+        """For how long uses have been seen: what comes back later than that could not be learned yet."""
+        return max(0.0, self._now - self._begun)
 
     def worth(self, rows: Rows) -> NDArray[np.float64]:
         """Of each block, now: reads for each second in a frame."""

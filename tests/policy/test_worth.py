@@ -1,5 +1,7 @@
 """Eviction by worth: what it rests on against plain reckoning, and what it comes to on made traces."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -9,7 +11,7 @@ from bench.traces import Trace
 from kvstore.core.ports import Use
 from kvstore.core.types import CPU, DISK, GPU
 from kvstore.policy import chain_worth, returns
-from kvstore.policy.admission import AdmitByChance
+from kvstore.policy.admission import WATCHED_SECONDS, AdmitByChance
 from kvstore.policy.ages import BINS, EDGES, WIDTHS
 from kvstore.policy.arc import Arc
 from kvstore.policy.chain_worth import ChainWorth
@@ -327,7 +329,8 @@ def test_hints_help() -> None:
 
 
 def test_admission_saves_writes_and_keeps_chains_whole() -> None:
-    trace = chats(requests=4_000)
+    # Over more than half an hour, so that most of it comes when uses have been watched for long enough.
+    trace = slowed(chats(requests=4_000), 5)
     sizes = [64, 400, 4_000]
 
     def run(least: float):
@@ -339,3 +342,22 @@ def test_admission_saves_writes_and_keeps_chains_whole() -> None:
     # Of what it writes, more is read.
     assert some.hits[DISK] / some.put[DISK] > everything.hits[DISK] / everything.put[DISK]
     assert some.hit_rate > 0.85 * everything.hit_rate
+
+
+def test_before_uses_were_watched_for_long_only_what_is_over_is_refused() -> None:
+    trace, sizes = chats(requests=2_000), [64, 400, 4_000]
+    hints = ended_sessions(trace, 0.6, 1)
+    assert trace.requests[-1].time < WATCHED_SECONDS
+
+    def run(least: float, told):
+        worth = Worth()
+        admission = AdmitByChance(worth, {CPU: least, DISK: least})
+        return replay(trace, worth, sizes, admission=admission, hints=told)
+
+    assert run(0.5, None) == run(0.0, None)
+    assert run(0.5, hints).put[CPU] < run(0.0, hints).put[CPU]
+
+
+def slowed(trace: Trace, factor: float) -> Trace:
+    requests = [replace(request, time=factor * request.time) for request in trace.requests]
+    return Trace(name=trace.name, requests=requests, block_count=trace.block_count)
