@@ -38,10 +38,7 @@ class AdmitByChance:
 
     def admits(self, target: Tier, rows: Rows) -> NDArray[np.bool_]:
         check(target is not GPU, "nothing is written to the tier on top")
-        least = self._reads_per_write.get(target, 0.0)
-        if self._worth.watched_seconds < WATCHED_SECONDS:
-            least = min(least, ANY_CHANCE)
-        return self._admits(rows, least)
+        return self._admits(rows, self._reads_per_write.get(target, 0.0))
 
     def admits_turns(self, rows: Rows) -> NDArray[np.bool_]:
         return self._admits(rows, self._turn_reads_per_write)
@@ -49,5 +46,7 @@ class AdmitByChance:
     def _admits(self, rows: Rows, least: float) -> NDArray[np.bool_]:
         if least <= 0.0:
             return np.ones(rows.size, np.bool_)
+        if self._worth.watched_seconds < WATCHED_SECONDS:
+            least = min(least, ANY_CHANCE)
         chains = self._worth.chains
         return chains.keep(rows, self._worth.chance_with_children(rows) >= least)
