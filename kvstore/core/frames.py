@@ -47,7 +47,8 @@ def grant_frames(
     if not make_room(memory, GPU, lacking.size + fresh, spare, domain, held=held):
         blocks.unhold(held)
         return None
-    memory.eviction.forget(GPU, held)
+    # What several ask for stands in it as often, and a policy is told of each once.
+    memory.eviction.forget(GPU, blocks.distinct(held))
     if lacking.size:
         memory.replicas.add(GPU, lacking)
     return _take_fresh(memory, fresh, domains)

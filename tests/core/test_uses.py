@@ -187,3 +187,25 @@ def test_a_policy_that_does_not_learn_is_told_nothing() -> None:
     caller.step()
     assert not policy.uses
     assert not policy.over
+
+
+def test_a_policy_is_told_once_of_a_block_that_two_requests_of_a_step_share() -> None:
+    told: list[list[int]] = []
+
+    class Listener(Lru):
+        def forget(self, tier: Tier, rows: np.ndarray) -> None:
+            told.append(rows.tolist())
+            super().forget(tier, rows)
+
+    config = make_store(gpu_frames=16).config
+    caller = Caller(World(Store(config, Listener(), LengthThreshold(8))))
+    caller.begin(1, TOKENS)
+    caller.step(free(1))
+    caller.step()
+    told.clear()
+    both = [
+        Allocate(sequence=SequenceId(each), token_count=len(TOKENS), block_keys=keys_of(TOKENS)[:3])
+        for each in (2, 3)
+    ]
+    caller.step(*both)
+    assert [len(rows) for rows in told] == [3]
