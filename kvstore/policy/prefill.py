@@ -30,6 +30,9 @@ SURPRISE_MAX = 4.0
 EXPECTED_SECONDS_MIN = 1e-6
 # Of the prior against all samples: a direction in which they differ by less than 3 % says nothing.
 PRIOR_WEIGHT = 1e-3
+# Below this a sum of squares says nothing any more: with a week of half-lives it comes to where floats have
+# few bits left and then none to fade to, so that what stands there is no ratio of anything.
+SQUARES_MIN = 1e-200
 # Of a sample: the step itself, tokens and context of prefill, sequences and context of decode.
 TERMS = range(5)
 ALPHA, BETA, GAMMA = TERMS[:3]
@@ -128,10 +131,10 @@ def _solve(squares: list[list[float]], products: list[float], prior: list[float]
     """With a faint prior, and no term below zero: the most negative one is left out, until there is none.
 
     Terms are scaled to the same size, so that the prior weighs the same on each. One that no sample has stays
-    as it was.
+    as it was, and so does one of which all samples have faded.
     """
     scale = [math.sqrt(squares[term][term]) for term in TERMS]
-    left = [term for term in TERMS if scale[term] > 0]
+    left = [term for term in TERMS if squares[term][term] > SQUARES_MIN]
     solved = prior[:]
     while left:
         rows = [

@@ -199,3 +199,19 @@ def test_whatever_engines_tell_there_is_a_cost(seed: int) -> None:
         if number >= SAMPLES_MIN:
             cost = known(fitted)
             assert all(0 <= coefficient < math.inf for coefficient in cost[:3])
+
+
+@pytest.mark.parametrize("pause", [0.0, 643_000.0])
+def test_what_was_seen_too_long_ago_stays_as_it_was(pause: float) -> None:
+    """A week of half-lives takes sums to where floats end: no ratio of what is left there is a cost."""
+    decoding = [step(0, 64 * number, sequences=number % 7) for number in range(1, 100)]
+    fitted = fit(*decoding)
+    begin = 10 + pause
+    for number in range(2_600):
+        fitted.add(step(0, 64 * (1 + number % 50)), begin + 300 * number)
+    begin += 300 * 2_600
+    for number, timing in enumerate(decoding[:40]):
+        fitted.add(timing, begin + number / 10)
+    cost = known(fitted)
+    assert cost.beta == pytest.approx(BETA, rel=1e-3)
+    assert cost.alpha == pytest.approx(ALPHA, rel=1e-2)
