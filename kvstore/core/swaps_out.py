@@ -93,7 +93,8 @@ class SwapsOut:
         """Back in. At once, unless a copy of a block that the engine may write to still runs."""
         blocks = self._memory.blocks
         rows = np.array(sequence.rows, np.intp)
-        copying = (blocks.pins[CPU][rows] > 0) & ~blocks.indexed[rows]
+        # One that is there already is read by a write to disk, at whose end nobody here is served.
+        copying = (blocks.pins[CPU][rows] > 0) & ~blocks.valid[CPU][rows] & ~blocks.indexed[rows]
         self._waiting.stop(sequence)
         # It may be written again: copies still queued must not run, unless another waits for them.
         blocks.offered[rows[(blocks.claims[rows] == 1) & ~copying]] = False

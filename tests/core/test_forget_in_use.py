@@ -6,8 +6,18 @@ import numpy as np
 import pytest
 
 from kvstore.core.answers import KeepAliveAnswer
+from kvstore.core.calls import Drain
 from kvstore.core.operations import EndSession, SwapResult
-from kvstore.core.types import NamespaceId, SequenceId, SequenceState, TenantId, Tier, WriterId, domain_id
+from kvstore.core.types import (
+    NamespaceId,
+    Outcome,
+    SequenceId,
+    SequenceState,
+    TenantId,
+    Tier,
+    WriterId,
+    domain_id,
+)
 from tests.core.caller import Caller, moves
 from tests.core.forgetting import cached, forget, go_on, make_world, restart, turn
 from tests.core.ops import commit, fork, free, swap_in, swap_out
@@ -281,3 +291,24 @@ def test_who_leaves_the_gpu_and_counts_on_the_disks_copy_is_dropped(cancelled: b
     caller.step(free(2))
     caller.step()
     assert world.free_frames() == (16, 16, 32)
+
+
+def test_a_swap_that_is_cancelled_does_not_wait_for_a_write_to_disk() -> None:
+    """A write reads the CPU tier's copy. Its end is no news to who waits for copies there."""
+    world = make_world()
+    caller = Caller(world)
+    tokens = text(1, 10)
+    caller.begin(1, tokens)
+    caller.step()
+    world.handle(Drain(time=world.time, on=True))
+    (copy,) = world.moving(Tier.GPU, Tier.CPU)
+    world.end(copy)
+    assert world.moving(Tier.CPU, Tier.DISK)
+    done = caller.step_number
+    caller.step(swap_out(1, 10), completed=done)
+    forget(world, writers=(WriterId(1),))
+    assert caller.one(SwapResult, swap_in(1), completed=done).outcome is Outcome.OK
+    world.drain()
+    caller.step()
+    assert caller.state(1) is SequenceState.RESIDENT
+    caller.read(caller.table(1), tokens)
