@@ -152,7 +152,7 @@ def _run(options: Options, service: AbstractContextManager[str], load_model: Cal
     try:
         with service as address:
             server = Server(replace(options, kvstore=address), load_model())
-            _show(server.start(), options.model, has_key=bool(options.api_key))
+            _show(server.start(), options.model, address, has_key=bool(options.api_key))
             is_good = server.serve()
     except (CannotListen, DeviceRefused, ModelNotFoundError, ModelRefused) as error:
         _fail(str(error), EXIT_REFUSED)
@@ -169,14 +169,12 @@ def main() -> None:
         _fail("stopped before it was ready", EXIT_FAILED)
 
 
-def _show(url: str, model: str, *, has_key: bool) -> None:
+def _show(url: str, model: str, address: str, *, has_key: bool) -> None:
     key = '-H "Authorization: Bearer $KEY" ' if has_key else ""
-    message = f'{{"model":"{model}","messages":[{{"role":"user","content":"Hello!"}}]}}'
+    message = f'{{"model":"{model}","max_tokens":60,"messages":[{{"role":"user","content":"Hello!"}}]}}'
     print(f"Serving {model} on {url}/v1 (Ctrl-C stops). Try:")
-    print(
-        f"  curl {url}/v1/chat/completions {key}-H 'Content-Type: application/json' -d '{message}'",
-        flush=True,
-    )
+    print(f"  curl {url}/v1/chat/completions {key}-H 'Content-Type: application/json' -d '{message}'")
+    print(f"The memory behind it: kvstore status --socket {address}", flush=True)
 
 
 def _read_key(path: Path | None) -> str:
