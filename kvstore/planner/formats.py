@@ -216,11 +216,15 @@ def _decode(path: Path, number: int, line: bytes, decoder: "msgspec.json.Decoder
 
 
 def _value_at(line: bytes, place: str) -> str:
-    """What stands where msgspec has found something wrong."""
-    value = msgspec.json.decode(line)
-    for part in PART.findall(place):
-        value = value[int(part)] if isinstance(value, list) else value[part]
-    text = repr(value)
+    """What stands where msgspec has found something wrong; a number that no float holds can't be read again, so
+    the line is told."""
+    try:
+        value = msgspec.json.decode(line)
+        for part in PART.findall(place):
+            value = value[int(part)] if isinstance(value, list) else value[part]
+        text = repr(value)
+    except msgspec.DecodeError:
+        text = line.decode(errors="replace").rstrip()
     return text if len(text) <= VALUE_CHARACTERS_MAX else text[:VALUE_CHARACTERS_MAX] + "…"
 
 

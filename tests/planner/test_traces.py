@@ -118,6 +118,7 @@ def test_a_compressed_file_without_the_package(tmp_path, monkeypatch):
         ("[1, 2]", "line = [1, 2]: FILE, line 2: Expected `object`, got `array`"),
         ('{"timestamp": 1', 'line = {"timestamp": 1: FILE, line 2: Input data was truncated'),
         ("\x00", "FILE, line 2: JSON is malformed"),
+        ('{"timestamp": 1e999}', 'timestamp = {"timestamp": 1e999}: FILE, line 2: Number out of range'),
     ],
 )
 def test_a_wrong_line_is_named(tmp_path, record, words):
