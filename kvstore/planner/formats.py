@@ -216,8 +216,8 @@ def _decode(path: Path, number: int, line: bytes, decoder: "msgspec.json.Decoder
 
 
 def _value_at(line: bytes, place: str) -> str:
-    """What stands where msgspec has found something wrong; a number that no float holds can't be read again, so
-    the line is told."""
+    """What stands where msgspec has found something wrong; a number that no float holds can't be read again,
+    so the line is told."""
     try:
         value = msgspec.json.decode(line)
         for part in PART.findall(place):
