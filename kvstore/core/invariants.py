@@ -45,9 +45,10 @@ def check_invariants(store: Store) -> None:
     _check_sequences(store)
     _check_sessions(store)
     _check_retained(store)
-    _check_eviction_order(store)
     _check_lanes(store)
-    _check_lacking(store)
+    with store.memory.eviction.looking():
+        _check_eviction_order(store)
+        _check_lacking(store)
     store.memory.regret.check_bounds()
 
 

@@ -1,6 +1,7 @@
 """What the core asks of a policy. A policy is asked and never acts: it returns rows or a choice."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 import numpy as np
@@ -90,6 +91,10 @@ class EvictionPolicy(Protocol):
     def victims(self, tier: Tier, count: int, removable: RowSource) -> Rows:
         """`count` blocks of the least worth out of those that are removable, a child before its
         parent; fewer, if there are not so many. Changes no order."""
+
+    def looking(self) -> AbstractContextManager[None]:
+        """What is asked within changes nothing of what is answered later: for who looks, and evicts nothing.
+        So a run in which somebody has looked comes out as one in which nobody has."""
 
 
 class AdmissionPolicy(Protocol):

@@ -5,6 +5,7 @@ need a few calls for all.
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
 import numpy as np
@@ -57,6 +58,9 @@ class Classic:
 
     def unfavour(self, rows: Rows) -> None:
         self._favours.remove(rows)
+
+    def looking(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def victims(self, tier: Tier, count: int, removable: RowSource) -> Rows:
         return self._favours.choose(self._tiers[tier].order(), count, removable)

@@ -4,6 +4,8 @@ A chain is touched from its tail to its head, so in this order a child always st
 its parent, and evicting from the front never cuts a chain in the middle.
 """
 
+from contextlib import AbstractContextManager, nullcontext
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -69,6 +71,9 @@ class Lru:
         for order, favoured in zip(self._orders, self._favoured_orders, strict=True):
             favoured.move_to(order, rows)
         self._has_favoured = bool(self._favoured.any())
+
+    def looking(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def victims(self, tier: Tier, count: int, removable: RowSource) -> Rows:
         order, size = self._orders[tier], max(WINDOW, 2 * count)

@@ -60,7 +60,8 @@ class Returns:
         self._worth = np.zeros((BINS + 1, KINDS_MAX))
         self._chance = np.zeros((BINS, KINDS_MAX))
         self.hazard = np.zeros((BINS, KINDS_MAX))
-        self._judged = 0
+        # Kinds whose worth was reckoned so far: what comes newly is, when one is asked for.
+        self.judged = 0
         self._judge_new()
         # Uses since the last fit was begun, and what is left to do of it.
         self._now, self._uses = 0.0, 0
@@ -78,7 +79,7 @@ class Returns:
         """Blocks of a chain are used, and may be read again."""
         self._now = time
         self._runs.add(time, kinds)
-        if self._kinds.count - self._judged >= STEP_EFFORT:
+        if self._kinds.count - self.judged >= STEP_EFFORT:
             self._judge_new()
         self._uses += 1
         if self._uses >= max(PERIOD_MIN, self._kinds.count // KINDS_A_USE):
@@ -136,8 +137,8 @@ class Returns:
         self._seen[:, kinds] = read
 
     def _judge_new(self) -> None:
-        if self._judged < self._kinds.count:
-            self._judge(slice(self._judged, self._kinds.count))
+        if self.judged < self._kinds.count:
+            self._judge(slice(self.judged, self._kinds.count))
 
     def _judge(self, kinds: slice) -> None:
         """What these are worth, by all that the last fit knew."""
@@ -147,7 +148,7 @@ class Returns:
         self.hazard[:, kinds] = hazard
         self._worth[:, kinds] = _gittins(hazard)
         self._chance[:, kinds] = 1 - np.cumprod(1 - hazard[::-1], axis=0)[::-1]
-        self._judged = max(self._judged, min(kinds.stop, self._kinds.count))
+        self.judged = max(self.judged, min(kinds.stop, self._kinds.count))
 
 
 def _flat(bins: NDArray[np.intp], kinds: NDArray[np.int16]) -> NDArray[np.intp]:

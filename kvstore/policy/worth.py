@@ -10,6 +10,8 @@ A block is worth no less than what hangs on it (`chain_worth.py`): so a chain is
 
 import math
 from bisect import bisect_right
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 from numpy.typing import NDArray
@@ -135,6 +137,16 @@ class Worth:
     def victims(self, tier: Tier, count: int, removable: RowSource) -> Rows:
         return self._tiers[tier].victims(count, removable, self)
 
+    @contextmanager
+    def looking(self) -> Iterator[None]:
+        kept, judged = [candidates.found for candidates in self._tiers], self.returns.judged
+        try:
+            yield
+        finally:
+            self.returns.judged = judged
+            for candidates, found in zip(self._tiers, kept, strict=True):
+                candidates.found = found
+
     @property
     def watched_seconds(self) -> float:
         """For how long uses have been seen: what comes back later than that could not be learned yet."""
@@ -208,6 +220,15 @@ class _Candidates:
         self._pool = np.empty(0, np.intp)
         self._places = np.empty(0, np.int32)
         self._turn = 0
+
+    @property
+    def found(self) -> tuple[Rows, NDArray[np.int32], int]:
+        """All that asking for victims changes."""
+        return self._pool, self._places, self._turn
+
+    @found.setter
+    def found(self, found: tuple[Rows, NDArray[np.int32], int]) -> None:
+        self._pool, self._places, self._turn = found
 
     def look_again(self) -> None:
         self._pool, self._places = self._pool[:0], self._places[:0]

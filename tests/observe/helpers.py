@@ -16,7 +16,6 @@ from kvstore.observe.framing import frame
 from kvstore.observe.journal import Journal
 from kvstore.observe.making import heading_of
 from kvstore.observe.records import Heading, Record
-from kvstore.policy.eviction import Lru
 
 __all__ = ["JOURNAL_BYTES", "heading_for", "journaled", "replay", "write_records"]
 
@@ -26,7 +25,9 @@ JOURNAL_BYTES = 1 << 22
 def heading_for(store: Store, epoch: int = 7) -> Heading:
     """Of a store as `make_store` of the core's tests makes them, in a world whose clock begins at 100."""
     policy = store.swap_policy
-    return heading_of(store.config, Lru(), policy, build="test", store_epoch=epoch, start_time=100.0)
+    return heading_of(
+        store.config, store.memory.eviction, policy, build="test", store_epoch=epoch, start_time=100.0
+    )
 
 
 @contextmanager

@@ -25,6 +25,7 @@ SIZES = [
     {"cpu_frames": 12, "disk_frames": 20},
     {"cpu_frames": 12, "disk_frames": 20, "by_cost": 1},
     {"cpu_frames": 12, "disk_frames": 20, "percent_of_a": 80},
+    {"cpu_frames": 12, "disk_frames": 20, "eviction": 1, "judges_turns": 1},
     {"cpu_frames": 6},
     {},
 ]

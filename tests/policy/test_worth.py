@@ -262,6 +262,29 @@ def test_a_sample_has_no_part_of_a_chain_without_its_tail() -> None:
     assert len(lengths) > 5
 
 
+def test_who_only_looks_changes_no_choice() -> None:
+    """So a journal is replayed with every invariant checked as it is without."""
+    generator = np.random.default_rng(5)
+    alone, looked_at = Worth(), Worth()
+    for policy in (alone, looked_at):
+        policy.begin(200)
+    time = 0.0
+    for _ in range(400):
+        time += float(10 ** generator.uniform(-2, 2))
+        start, size = int(generator.integers(0, 180)), int(generator.integers(1, 20))
+        rows = np.arange(start, start + size)
+        for policy in (alone, looked_at):
+            use(policy, time, rows, 1 + rows)
+        with looked_at.looking():
+            looked_at.victims(GPU, int(generator.integers(1, 200)), lambda rows: rows)
+        if generator.random() < 0.3:
+            count = int(generator.integers(1, 8))
+            victims = [
+                policy.victims(GPU, count, lambda rows: rows).tolist() for policy in (alone, looked_at)
+            ]
+            assert victims[0] == victims[1]
+
+
 def test_victims_are_found_among_those_that_are_judged_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """Chains that are all worth the same, of which a look cuts many in the middle."""
     policy, length = Worth(), 100
