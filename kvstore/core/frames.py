@@ -41,14 +41,13 @@ def grant_frames(
         return _take_fresh(memory, fresh, domains) if make_room(memory, GPU, fresh, spare, domain) else None
     blocks = memory.blocks
     blocks.hold(held)
-    lacking = held[blocks.frame[GPU][held] == NO_FRAME]
-    if lacking.size:
-        lacking = blocks.distinct(lacking)
+    # What several ask for stands in it as often, and needs one frame; a policy is told of it once.
+    once = blocks.distinct(held)
+    lacking = once[blocks.frame[GPU][once] == NO_FRAME]
     if not make_room(memory, GPU, lacking.size + fresh, spare, domain, held=held):
         blocks.unhold(held)
         return None
-    # What several ask for stands in it as often, and a policy is told of each once.
-    memory.eviction.forget(GPU, blocks.distinct(held))
+    memory.eviction.forget(GPU, once)
     if lacking.size:
         memory.replicas.add(GPU, lacking)
     return _take_fresh(memory, fresh, domains)
