@@ -14,6 +14,7 @@ import torch
 from engine.batch import Batch
 from engine.model import Llama
 from engine.weights import Weights
+from kernels.copy_blocks import copy_blocks
 from kvstore.client import MappedPool
 
 __all__ = ["CpuDevice", "Device", "DeviceRefused", "Logits"]
@@ -98,8 +99,7 @@ class CpuDevice:
     def copy_frames(
         self, frames: torch.Tensor, sources: Sequence[int], targets: Sequence[int], block_bytes: int
     ) -> None:
-        blocks = frames[:, :block_bytes]
-        blocks[list(targets)] = blocks[list(sources)]
+        copy_blocks(frames, torch.tensor(sources), torch.tensor(targets), block_bytes)
 
     def read(self, frames: torch.Tensor, frame: int, size: int) -> memoryview:
         return frames[frame, :size].numpy().data
