@@ -10,7 +10,7 @@ import triton.language as tl
 
 from kernels.e4m3 import e4m3_to_fp32
 from kernels.launch import Launch, runs_kernel
-from kernels.quantize_blocks import check_staged, head_places, plan_by_head, torch_type
+from kernels.quantize_blocks import check_staged, head_places, plan_by_head, scale_place, torch_type
 from kernels.quantized_layout import QuantizedLayout
 
 __all__ = ["dequantize_blocks", "dequantize_blocks_reference", "plan_dequantize_blocks"]
@@ -69,10 +69,7 @@ def _dequantize(
     if frame < 0:
         return
     places, is_there = head_places(BLOCK_TOKENS, KV_HEADS, HEAD_DIM, TOKENS, DIM)
-    scale_place = (
-        (block * stride_staging + scales_offset) // 4 + tl.program_id(1) * KV_HEADS + tl.program_id(2)
-    )
-    scale = tl.load(scales_ptr + scale_place)
+    scale = tl.load(scales_ptr + scale_place(block, stride_staging, scales_offset, KV_HEADS))
     codes = tl.load(elements_ptr + block * stride_staging + places, mask=is_there, other=0)
     if IS_FP8:
         values = e4m3_to_fp32(codes)

@@ -23,6 +23,7 @@ __all__ = [
     "plan_quantize_blocks",
     "quantize_blocks",
     "quantize_blocks_reference",
+    "scale_place",
     "torch_type",
 ]
 
@@ -163,6 +164,13 @@ def head_places(
 
 
 @triton.jit
+def scale_place(block, stride_staging, scales_offset, KV_HEADS: tl.constexpr):
+    """Where the scale of this program's head stands in the staging extent, counted in scales."""
+    first = (block * stride_staging + scales_offset) // 4
+    return first + tl.program_id(1) * KV_HEADS + tl.program_id(2)
+
+
+@triton.jit
 def _quantize(
     pool_ptr,
     frames_ptr,
@@ -200,10 +208,8 @@ def _quantize(
     else:
         codes = ((scaled + ROUNDER).to(tl.int32, bitcast=True) & 0xFF).to(tl.uint8)
     tl.store(elements_ptr + block * stride_staging + places, codes, mask=is_there)
-    scale_place = (
-        (block * stride_staging + scales_offset) // 4 + tl.program_id(1) * KV_HEADS + tl.program_id(2)
-    )
-    tl.store(scales_ptr + scale_place, tl.where(is_finite, scale, float("nan")))
+    place = scale_place(block, stride_staging, scales_offset, KV_HEADS)
+    tl.store(scales_ptr + place, tl.where(is_finite, scale, float("nan")))
 
 
 def check_staged(
