@@ -125,8 +125,3 @@ class _Store:
         if tokens < TOKENS or wrong:
             raise SystemExit(f"{tokens} tokens came back; blocks {wrong[:5]} are others'")
         return seconds
-
-
-def _on_disk(client: Client) -> int:
-    tiers = client.operator.usage().tiers
-    return next(each.blocks_moved_in for each in tiers if each.tier == pb.TIER_DISK)

@@ -13,8 +13,6 @@ from engine.server.errors import ApiError, invalid
 
 __all__ = ["Fields"]
 
-NESTING_MAX = 32
-
 
 class Fields:
     def __init__(self, values: Mapping[str, Any], path: str = "") -> None:

@@ -6,7 +6,6 @@ Tests: tests/engine/server/test_serving.py.
 """
 
 import logging
-import shutil
 import signal
 import subprocess
 import sys
@@ -106,11 +105,8 @@ def _made(folder: Path | None) -> Iterator[Path]:
         yield folder
         return
     # Short, because the path of a socket may not be long.
-    made = Path(tempfile.mkdtemp(prefix="kvserve-"))
-    try:
-        yield made
-    finally:
-        shutil.rmtree(made, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix="kvserve-", ignore_cleanup_errors=True) as made:
+        yield Path(made)
 
 
 def _answers(client: Client) -> bool:

@@ -3,7 +3,6 @@
 Watches from outside only: what it knows, it has from what engines tell and from the service's usage.
 """
 
-import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -234,11 +233,8 @@ def _folder(keep: Path | None) -> Iterator[Path]:
         yield keep
         return
     # Short, because the path of a socket may not be long.
-    folder = Path(tempfile.mkdtemp(prefix="kvdemo-"))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix="kvdemo-", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
 
 
 def _take_empty(folder: Path) -> None:
