@@ -19,6 +19,7 @@ import torch
 from engine.batching import make_batch
 from engine.device import CpuDevice, Device, DeviceRefused
 from engine.digests import Digests, Memory
+from engine.journeys import compare_received, note_given
 from engine.model import Llama
 from engine.requests import Request, Stream, Work
 from engine.scheduler import Scheduler
@@ -262,35 +263,13 @@ class Engine:
         self._receive(self._scheduler.take_events(events))
 
     def _note_journeys(self, asked: Sequence[pb.Operation]) -> None:
-        """Digests of blocks that this step gives into the store's hands."""
-        if self._digests is None:
-            return
-        tables, memory = self._client.tables, self._memory
-        for operation in asked:
-            kind = operation.WhichOneof("kind")
-            if kind == "commit":
-                commit = operation.commit
-                frames = tables.table(commit.sequence)[commit.first_block :][: len(commit.block_keys)]
-                self._digests.note_commit(commit.block_keys, frames, memory)
-            elif kind == "swap" and operation.swap.direction == pb.SwapRequest.OUT:
-                full, part = divmod(operation.swap.filled_tokens, self._block_tokens)
-                if part:
-                    sequence = operation.swap.sequence
-                    self._digests.note_tail(sequence, tables.table(sequence)[full], memory)
+        if self._digests is not None:
+            note_given(self._digests, asked, self._client.tables, self._memory, self._block_tokens)
 
     def _receive(self, streams: list[Stream]) -> None:
-        """Compares every block that has come back, before anything is computed from it."""
         self._news += streams
-        if self._digests is None:
-            return
-        tables, memory = self._client.tables, self._memory
-        for stream in streams:
-            if stream.is_done:
-                continue
-            table = tables.table(stream.sequence)
-            full, part = divmod(stream.computed, self._block_tokens)
-            self._digests.compare(stream.chain.keys[:full], table[:full], memory)
-            self._digests.compare_tail(stream.sequence, table[full : full + 1] if part else [], memory)
+        if self._digests is not None:
+            compare_received(self._digests, streams, self._client.tables, self._memory, self._block_tokens)
 
     # -------------------------------------------------------------------- what is computed
 
