@@ -1,39 +1,10 @@
 """What leaves a tier first, and what goes with it."""
 
-from kvstore.core.frames import make_room
-from kvstore.core.types import Outcome, Retention, Tier
+from kvstore.core.types import Retention, Tier
 from tests.core.caller import Caller
 from tests.core.ops import end_session, free
-from tests.core.world import World, keys_of, make_store, text
-
-TOKENS = text(1, 16)
-
-
-KEYS = keys_of(TOKENS)
-
-
-def caller_of(**sizes: int) -> Caller:
-    return Caller(World(make_store(**({"gpu_frames": 16, "cpu_frames": 16, "disk_frames": 32} | sizes))))
-
-
-def fill_gpu(caller: Caller, sequence: int = 900) -> None:
-    """Another's work takes the whole GPU tier and goes."""
-    pool = caller.world.store.memory.pools[Tier.GPU]
-    assert caller.allocate(sequence, pool.frame_count * 4).outcome is Outcome.OK
-    caller.step(free(sequence, retention=Retention.DISCARD))
-    caller.step()
-
-
-def disk_only(**sizes: int) -> Caller:
-    """TOKENS lie on disk and nowhere else."""
-    caller = caller_of(**sizes)
-    caller.cache(TOKENS, session="s")
-    caller.world.drain()
-    fill_gpu(caller)
-    memory = caller.world.store.memory
-    assert make_room(memory, Tier.CPU, memory.pools[Tier.CPU].frame_count)
-    assert caller.lookup(KEYS).blocks_by_tier == (0, 0, 4)
-    return caller
+from tests.core.three_tiers import KEYS, TOKENS, caller_of, disk_only
+from tests.core.world import keys_of, text
 
 
 def test_case_6_22_what_was_never_published_goes_at_once_and_takes_no_place_in_the_cache() -> None:

@@ -2,28 +2,12 @@
 
 import pytest
 
-from kvstore.core.frames import make_room
 from kvstore.core.operations import AllocateResult
 from kvstore.core.types import Outcome, Retention, SequenceState, Tier
 from tests.core.caller import Caller, moves
 from tests.core.ops import allocate, free
+from tests.core.three_tiers import KEYS, TOKENS, caller_of, disk_only, fill_gpu
 from tests.core.world import World, keys_of, make_store, text
-
-TOKENS = text(1, 16)
-KEYS = keys_of(TOKENS)
-
-
-def caller_of(**sizes: int) -> Caller:
-    return Caller(World(make_store(**({"gpu_frames": 16, "cpu_frames": 16, "disk_frames": 32} | sizes))))
-
-
-def fill_gpu(caller: Caller, sequence: int = 900) -> None:
-    """Another's work takes the whole GPU tier and goes."""
-    pool = caller.world.store.memory.pools[Tier.GPU]
-    assert caller.allocate(sequence, pool.frame_count * 4).outcome is Outcome.OK
-    caller.step(free(sequence, retention=Retention.DISCARD))
-    caller.step()
-
 
 # -------------------------------------------------------------------------- on the way down
 
@@ -184,18 +168,6 @@ def test_single_flight_holds_for_reads_of_the_disk_and_for_late_comers() -> None
     caller.world.end(load)
     assert {caller.state(i) for i in (1, 2, 3)} == {SequenceState.RESIDENT}
     assert not caller.world.under_way
-
-
-def disk_only(**sizes: int) -> Caller:
-    """TOKENS lie on disk and nowhere else."""
-    caller = caller_of(**sizes)
-    caller.cache(TOKENS, session="s")
-    caller.world.drain()
-    fill_gpu(caller)
-    memory = caller.world.store.memory
-    assert make_room(memory, Tier.CPU, memory.pools[Tier.CPU].frame_count)
-    assert caller.lookup(KEYS).blocks_by_tier == (0, 0, 4)
-    return caller
 
 
 def test_case_1_21_a_block_being_loaded_is_not_evicted_below() -> None:

@@ -16,7 +16,7 @@ from engine.digests import Digests
 from engine.engine import Engine
 from engine.gpu_device import GpuDevice
 from engine.model import Llama
-from engine.models import TINY, load_model_weights
+from engine.models import TINY
 from engine.plain import answer_plainly
 from engine.requests import Request, Stream, StreamState
 from engine.sampling import Sampling
@@ -25,17 +25,11 @@ from tests.cuda.fake import FakeDriver, fake_uuid
 from tests.cuda.services import FakeGpuService
 from tests.engine.late_engine import HearingClient, LateGpu
 from tests.engine.late_stream import LateStream
-from tests.engine.test_engine import make_requests, run_to_end, serve
+from tests.engine.test_engine import make_requests, model, run_to_end, serve
+
+__all__ = ["model"]
 
 SEEDS = range(4)
-
-
-@pytest.fixture(scope="module")
-def model() -> Iterator[Llama]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield Llama(load_model_weights("tiny"))
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")
