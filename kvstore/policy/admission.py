@@ -4,9 +4,8 @@
 
 P is learned by kind and age (`returns.py`). Of a service that has begun minutes ago only what came back at
 once can be known, and P is far too low: until uses have been watched for a while, all that may come back is
-admitted. What is seldom read again, as the last block of a prompt, takes
-no write and no room below; what belongs to a session that is over, none at all. A parent is admitted
-if a child is, or was.
+admitted. What is seldom read again, as the last block of a prompt, takes no write and no room below; what
+belongs to a session that is over, none at all. A parent is admitted if a child is, or was.
 """
 
 import numpy as np
