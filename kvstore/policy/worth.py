@@ -10,7 +10,7 @@ A block is worth no less than what hangs on it (`chain_worth.py`): so a chain is
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import numpy as np
@@ -46,6 +46,9 @@ COUNTED = np.iinfo(np.uint8).max
 NO_GAP = -1.0
 # The kind of blocks of sessions that are over: worth nothing.
 RETIRED = np.int16(-1)
+
+# What is known by kinds and ages.
+Learned = Callable[[NDArray[np.int16], NDArray[np.float64]], NDArray[np.float64]]
 
 
 class Worth:
@@ -154,23 +157,21 @@ class Worth:
 
     def worth(self, rows: Rows) -> NDArray[np.float64]:
         """Of each block, now: reads for each second in a frame."""
-        kinds = self._kind[rows]
-        retired = kinds == RETIRED
-        worth = self.returns.worth(np.where(retired, np.int16(UNKNOWN), kinds), self._now - self._time[rows])
-        worth[retired] = 0.0
-        return worth
+        return self._learned(rows, self.returns.worth)
 
     def chance_with_children(self, rows: Rows) -> NDArray[np.float64]:
         """That each block is read again at all, or one of these that hangs on it."""
-        kinds = self._kind[rows]
-        retired = kinds == RETIRED
-        chance = self.returns.chance(
-            np.where(retired, np.int16(UNKNOWN), kinds), self._now - self._time[rows]
-        )
-        chance[retired] = 0.0
-        return self.chains.greatest(rows, chance)
+        return self.chains.greatest(rows, self._learned(rows, self.returns.chance))
 
     # ------------------------------------------------------------------ helpers
+
+    def _learned(self, rows: Rows, of: Learned) -> NDArray[np.float64]:
+        """Of the kind and the age of each block; nothing of those of sessions that are over."""
+        kinds = self._kind[rows]
+        retired = kinds == RETIRED
+        values = of(np.where(retired, np.int16(UNKNOWN), kinds), self._now - self._time[rows])
+        values[retired] = 0.0
+        return values
 
     def _look_again(self) -> None:
         """What was found to be of the least worth may not be so any more."""
