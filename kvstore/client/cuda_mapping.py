@@ -15,7 +15,7 @@ from kvstore.cuda.driver import CudaFailed, CudaUnavailable, Device, Driver
 from kvstore.cuda.memory import DeviceMemory
 from kvstore.v1 import kvstore_pb2 as pb
 
-__all__ = ["DeviceFrames", "device_uuid", "map_cuda", "open_device"]
+__all__ = ["DeviceFrames", "close_device", "device_uuid", "map_cuda", "open_device"]
 
 log = logging.getLogger(__name__)
 
@@ -96,14 +96,22 @@ def _end(device: Device, memory: DeviceMemory, tether: int, pid: int) -> None:
     Where the device is lost, nothing of this process writes any more. Where anything else fails, the memory
     may be mapped still, and the tether stays until the process ends.
     """
-    try:
-        if os.getpid() == pid:
+    if os.getpid() == pid:
+        try:
             with device.current():
                 device.synchronize()
                 memory.close()
-            device.close()
-    except CudaFailed as error:
-        log.warning("a pool on %s may stay mapped: %s", device.uuid, error)
-        if not error.is_lost:
-            return
+        except CudaFailed as error:
+            log.warning("a pool on %s may stay mapped: %s", device.uuid, error)
+            if not error.is_lost:
+                return
+        close_device(device)
     os.close(tether)
+
+
+def close_device(device: Device) -> None:
+    """Its context is all that is left of it; one that is not taken back goes with the process."""
+    try:
+        device.close()
+    except CudaFailed as error:
+        log.warning("the context on %s is not given back: %s", device.uuid, error)

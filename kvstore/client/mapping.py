@@ -16,7 +16,7 @@ from contextlib import contextmanager
 
 from google.protobuf.message import DecodeError
 
-from kvstore.client.cuda_mapping import DeviceFrames, device_uuid, map_cuda, open_device
+from kvstore.client.cuda_mapping import DeviceFrames, close_device, device_uuid, map_cuda, open_device
 from kvstore.client.errors import ClientError, ServiceLost
 from kvstore.client.host_mapping import HostFrames, map_host
 from kvstore.client.tethers import fetch
@@ -135,7 +135,7 @@ def _map_pool(
             device_frames = map_cuda(handle, device, descriptors, connection.fileno())
             return MappedPool(handle, device_frames, connection.detach())
     except BaseException:
-        device.close()
+        close_device(device)
         raise
 
 

@@ -9,11 +9,12 @@ fails half-way.
 """
 
 import os
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Self
 
-from kvstore.cuda.driver import Device
+from kvstore.cuda.driver import CudaFailed, Device
 
 __all__ = ["DeviceMemory", "round_up"]
 
@@ -35,42 +36,58 @@ class DeviceMemory:
     @classmethod
     def make(cls, device: Device, size: int) -> Self:
         """At least `size` bytes, rounded up to what the device's pages are multiples of."""
-        with ExitStack() as undo:
+        with _undoing() as undo:
             if not device.exports_fds:
                 address = device.allocate(size)
                 undo.callback(device.free, address)
-                return cls(address, size, None, device.export_ipc(address), undo.pop_all())
+                return cls(address, size, None, device.export_ipc(address), undo)
             size = round_up(size, device.granularity_bytes())
             handle = device.create(size)
-            with ExitStack() as handled:
-                # The mapping and the descriptor hold the pages from here on.
+            with _undoing() as handled:
                 handled.callback(device.release, handle)
                 address = _map(device, handle, size, undo)
                 fd = device.export_fd(handle)
-            undo.callback(os.close, fd)
+                undo.callback(os.close, fd)
+            # The mapping and the descriptor hold the pages from here on.
+            handled.close()
             # Like a memory file's: a program that is started must not hold the memory.
             os.set_inheritable(fd, False)
-            return cls(address, size, fd, b"", undo.pop_all())
+            return cls(address, size, fd, b"", undo)
 
     @classmethod
     def import_fd(cls, device: Device, fd: int, size: int) -> Self:
         """`size` as it was made. The descriptor stays the caller's."""
-        with ExitStack() as undo, ExitStack() as handled:
+        with _undoing() as undo:
             handle = device.import_fd(fd)
-            handled.callback(device.release, handle)
-            return cls(_map(device, handle, size, undo), size, None, b"", undo.pop_all())
+            with _undoing() as handled:
+                handled.callback(device.release, handle)
+                address = _map(device, handle, size, undo)
+            handled.close()
+            return cls(address, size, None, b"", undo)
 
     @classmethod
     def import_ipc(cls, device: Device, ipc: bytes, size: int) -> Self:
-        with ExitStack() as undo:
+        with _undoing() as undo:
             address = device.open_ipc(ipc)
             undo.callback(device.close_ipc, address)
-            return cls(address, size, None, b"", undo.pop_all())
+            return cls(address, size, None, b"", undo)
 
     def close(self) -> None:
         """Nobody on this side may use it any more. Who else maps it still has it."""
         self.address, self.fd = 0, None
         self._undo.close()
+
+
+@contextmanager
+def _undoing() -> Iterator[ExitStack]:
+    """What is to be undone if it fails; all of it is tried, and what fails of that doesn't hide why."""
+    undo = ExitStack()
+    try:
+        yield undo
+    except BaseException:
+        with suppress(CudaFailed):
+            undo.close()
+        raise
 
 
 def _map(device: Device, handle: int, size: int, undo: ExitStack) -> int:

@@ -119,31 +119,38 @@ class CudaPool:
 
         def make(device: Device) -> DeviceMemory:
             """Looks first: a driver that is short may well put some of it elsewhere, or take very long."""
-            granularity, free = device.granularity_bytes(), device.memory_free_bytes()
-            rounded = round_up(size, granularity)
-            if rounded > free:
-                raise self._unavailable(thread.uuid, rounded, free, granularity, option, "too few")
+            granularity = free = 0
             try:
-                return DeviceMemory.make(device, size)
+                granularity, free = device.granularity_bytes(), device.memory_free_bytes()
+                if round_up(size, granularity) <= free:
+                    return DeviceMemory.make(device, size)
             except CudaFailed as error:
                 if error.is_lost:
                     raise
-                raise self._unavailable(
-                    thread.uuid, rounded, free, granularity, option, str(error)
-                ) from error
+                raise self._unavailable(thread.uuid, size, free, granularity, option, str(error)) from error
+            raise self._unavailable(thread.uuid, size, free, granularity, option, "too few")
 
         return thread.call(make)
 
     def _unavailable(
         self, uuid: str, size: int, free: int, granularity: int, option: str, why: str
     ) -> PoolUnavailable:
-        fits = free // granularity * granularity * self.ranks
+        """`granularity` 0: the driver did not even tell how much is free."""
+        remedy = f"lower {option}, which is for all ranks together"
+        if not granularity:
+            known, remedy = "of which the driver tells nothing", "look at the device with nvidia-smi"
+        else:
+            size = round_up(size, granularity)
+            known = f"in pages of {granularity}; {free} are free"
+            if size > free:
+                remedy += f"; at most {free // granularity * granularity * self.ranks} bytes would fit"
+            else:
+                remedy += "; another process may have taken what was free"
         return PoolUnavailable(
-            f"the {self.name} pool asks for {size} bytes of {uuid}'s memory, in pages of {granularity}; "
-            f"{free} are free: {why}",
+            f"the {self.name} pool asks for {size} bytes of {uuid}'s memory, {known}: {why}",
             field=option,
             value=size * self.ranks,
-            remedy=f"lower {option}, which is for all ranks together; at most {fits} bytes would fit",
+            remedy=remedy,
         )
 
 

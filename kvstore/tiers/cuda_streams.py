@@ -8,6 +8,7 @@ behind it, that is tried again. A stream that stands still is waited for.
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from kvstore.cuda.driver import CudaFailed, Device
@@ -97,12 +98,17 @@ class CopyStream:
     def give_up(self, error: BaseException) -> None:
         """The device does nothing any more."""
         while self._under_way:
-            self._under_way.popleft().ended.set_exception(error)
+            work = self._under_way.popleft()
+            if work.event is not None:
+                self._events.append(work.event)
+            work.ended.set_exception(error)
 
     def close(self) -> None:
-        for event in self._events:
-            self._device.destroy_event(event)
-        self._device.destroy_stream(self._stream)
+        """Raises CudaFailed when all has been tried."""
+        with ExitStack() as undo:
+            undo.callback(self._device.destroy_stream, self._stream)
+            for event in self._events:
+                undo.callback(self._device.destroy_event, event)
 
     def _end(self, ended: Sequence[_UnderWay]) -> None:
         """What is seen to have ended together has shared the time, by its bytes."""

@@ -9,12 +9,13 @@ nobody but its own copies.
 A device that is lost ends the thread: all that is under way fails, and so does all that comes later.
 """
 
+import logging
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import ExitStack
 from enum import IntEnum
 from typing import Any, TypeVar
 
@@ -31,6 +32,8 @@ POLL_SECONDS_MAX = 1e-3
 # processes, whose calls wait while memory is pinned.
 PAUSE_FACTOR = 3.0
 CLOSE_SECONDS = 5.0
+
+log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 # Something for the background. True: there is more of it.
@@ -141,25 +144,32 @@ class CudaThread:
 
     def _run(self, opened: Future[None]) -> None:
         try:
-            device = self._driver.open(self.uuid)
-        except BaseException as error:
-            opened.set_exception(error)
-            return
-        try:
-            with device.current():
-                self._streams = [CopyStream(device, self._now) for _ in Direction]
+            with ExitStack() as undo:
+                device = self._driver.open(self.uuid)
+                undo.callback(self._give_back, device.close)
+                undo.enter_context(device.current())
+                for _ in Direction:
+                    stream = CopyStream(device, self._now)
+                    undo.callback(self._give_back, stream.close)
+                    self._streams.append(stream)
                 opened.set_result(None)
-                self._serve(device)
-                for stream in self._streams:
-                    stream.close()
-            device.close()
+                try:
+                    self._serve(device)
+                except BaseException as error:
+                    self._fail_all(self._lose(error))
         except BaseException as error:
-            lost = self._lose(error)
-            self._fail_all(lost)
-            if not opened.done():
-                with suppress(CudaFailed):
-                    device.close()
+            if opened.done():
+                log.warning("%s is not left as it was: %s", self.uuid, error)
+            else:
                 opened.set_exception(error)
+
+    def _give_back(self, close: Callable[[], None]) -> None:
+        """What the driver does not take back goes with the process; all else is given back all the same."""
+        try:
+            close()
+        except CudaFailed as error:
+            if not error.is_lost:
+                log.warning("not all of %s is given back: %s", self.uuid, error)
 
     def _serve(self, device: Device) -> None:
         """Until it is to close and has nothing under way."""

@@ -10,6 +10,7 @@ A piece ends where a frame does. A copy must not cross from one piece into the n
 
 import logging
 from collections import deque
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -92,7 +93,12 @@ class Pinning:
             try:
                 rank.thread.call(partial(_unpin, rank), timeout=CLOSE_SECONDS)
             except (CheckFailed, CudaFailed, TimeoutError) as error:
-                log.warning("the %s pool stays pinned for %s: %s", self._name, rank.thread.uuid, error)
+                log.warning(
+                    "the %s pool, or a part of it, stays pinned for %s: %s",
+                    self._name,
+                    rank.thread.uuid,
+                    error,
+                )
 
     def _pin_next(self, rank: _Rank, device: Device) -> bool:
         """One piece; whether there are more. One that can't be pinned says nothing of the next."""
@@ -131,6 +137,8 @@ class Pinning:
 
 
 def _unpin(rank: _Rank, device: Device) -> None:
-    while rank.pinned:
-        address, _ = rank.pinned.popitem()
-        device.unpin(address)
+    """All of it is tried, whatever fails of it."""
+    with ExitStack() as undo:
+        while rank.pinned:
+            address, _ = rank.pinned.popitem()
+            undo.callback(device.unpin, address)

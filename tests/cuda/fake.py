@@ -52,8 +52,9 @@ class FakeDriver:
     def open(self, uuid: str) -> FakeDevice:
         if uuid not in self.by_uuid:
             raise CudaUnavailable(f"the CUDA driver sees no device {uuid}")
-        self.by_uuid[uuid].opened += 1
-        return self.by_uuid[uuid]
+        device = self.by_uuid[uuid]
+        device.open()
+        return device
 
     def __getitem__(self, index: int) -> FakeDevice:
         return self.by_uuid[fake_uuid(index)]

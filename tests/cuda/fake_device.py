@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from kvstore.cuda.calls import LOST as LOST_CODES
 from kvstore.cuda.driver import CudaFailed
 from tests.cuda.fake_memory import FakeMemory
 from tests.cuda.fake_streams import FakeStreams, Step
@@ -58,7 +59,8 @@ class FakeDevice:
     # --- What a test does to it.
 
     def fail(self, call: str, *, after: int = 0, code: str = "CUDA_ERROR_INVALID_VALUE") -> None:
-        """The next call of this name, or the one `after` so many more."""
+        """The next call of this name, or the one `after` so many more. By a code after which nothing works
+        any more the device is lost."""
         self._faults.setdefault(call, {})[self.calls[call] + 1 + after] = code
 
     def lose(self) -> None:
@@ -87,8 +89,16 @@ class FakeDevice:
 
     # --- The driver's calls.
 
+    def open(self) -> None:
+        """For the driver, which opens devices."""
+        self.calls["open"] += 1
+        self._fail_if_due("open")
+        self.opened += 1
+
     @contextmanager
     def current(self) -> Iterator[None]:
+        self.calls["current"] += 1
+        self._fail_if_due("current")
         self._current.depth = getattr(self._current, "depth", 0) + 1
         try:
             yield
@@ -96,6 +106,8 @@ class FakeDevice:
             self._current.depth -= 1
 
     def close(self) -> None:
+        self.calls["close"] += 1
+        self._fail_if_due("close")
         self.opened -= 1
 
     def memory_free_bytes(self) -> int:
@@ -254,15 +266,20 @@ class FakeDevice:
             assert getattr(self._current, "depth", 0), f"{name}: no current context"
             if self.is_lost:
                 raise CudaFailed(name, LOST, is_lost=True)
-            code = self._faults.get(name, {}).pop(self.calls[name], "")
-            if code:
-                raise CudaFailed(name, code)
+            self._fail_if_due(name)
             during = self.during.get(name)
             if during is not None:
                 during()
             yield
         finally:
             self._busy.release()
+
+    def _fail_if_due(self, name: str) -> None:
+        code = self._faults.get(name, {}).pop(self.calls[name], "")
+        if code in LOST_CODES:
+            self.lose()
+        if code:
+            raise CudaFailed(name, code, is_lost=code in LOST_CODES)
 
 
 def _part(target: int, source: int, size: int) -> Step:

@@ -55,6 +55,12 @@ class FakeMemory:
     opened: set[int] = field(default_factory=set)
     _last_handle: int = 0
 
+    @property
+    def pages_count(self) -> int:
+        """So many descriptors it holds."""
+        mapped = {found.pages.fd for found in self.ranges.values() if found.pages is not None}
+        return len(mapped | {pages.fd for pages in self.handles.values()})
+
     def reserve(self, size: int) -> int:
         self._check("cuMemAddressReserve", size > 0 and size % self.granularity == 0)
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
