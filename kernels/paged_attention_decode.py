@@ -13,7 +13,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from kernels.attention_splits import make_parts, plan_merge, splits_for, tokens_of_split
 from kernels.attention_tiles import attend_tiles, score_scale, tiles_for
-from kernels.checks import check_attention, refuse
+from kernels.checks import check_attention, check_int, check_lens, refuse
 from kernels.gathering import gather_context, make_room
 from kernels.launch import Launch, runs_kernel
 
@@ -237,6 +237,7 @@ def _check(
     if len(query) != len(block_tables):
         wanted = f"one for each of the {len(block_tables)} block tables"
         raise refuse(NAME, "query", f"of {len(query)} sequences", wanted, "check both")
+    check_int(NAME, "context_len_max", context_len_max)
     room = block_tables.shape[1] * kv_layer.shape[2]
     if not 0 <= context_len_max <= room:
         raise refuse(
@@ -246,3 +247,5 @@ def _check(
             f"from 0 to the {room} tokens that block_tables has frames for",
             "pass wider block tables, or the true maximum",
         )
+    if not runs_kernel(kv_layer.device):
+        check_lens(NAME, "context_lens", context_lens.tolist(), [0] * len(context_lens), context_len_max)

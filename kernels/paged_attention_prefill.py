@@ -6,13 +6,15 @@ heads of one KV head, tokens first, so a tile of K and V is read once for all of
 tests/kernels/test_paged_attention_prefill.py.
 """
 
+from itertools import pairwise
+
 import torch
 import triton
 import triton.language as tl
 from torch.nn.functional import scaled_dot_product_attention
 
 from kernels.attention_tiles import attend_tiles, score_scale, tiles_for
-from kernels.checks import INDEX_TYPES, check_attention, check_tensor, refuse
+from kernels.checks import INDEX_TYPES, check_attention, check_int, check_lens, check_tensor, refuse
 from kernels.gathering import gather_context, make_room
 from kernels.launch import Launch, runs_kernel
 
@@ -230,6 +232,7 @@ def _check(
         device=kv_layer.device,
         dense_axes=1,
     )
+    check_int(NAME, "query_len_max", query_len_max)
     if not 0 <= query_len_max <= len(query):
         raise refuse(
             NAME,
@@ -238,3 +241,12 @@ def _check(
             f"from 0 to the {len(query)} tokens of query",
             "the most tokens of one sequence",
         )
+    if not runs_kernel(kv_layer.device):
+        starts = query_starts.tolist()
+        if starts[0] != 0 or starts[-1] != len(query):
+            wanted = f"from 0 to the {len(query)} tokens of query"
+            raise refuse(NAME, "query_starts", f"from {starts[0]} to {starts[-1]}", wanted, "check both")
+        new = [end - start for start, end in pairwise(starts)]
+        check_lens(NAME, "query_starts' length", new, [0] * len(new), query_len_max)
+        room = block_tables.shape[1] * kv_layer.shape[2]
+        check_lens(NAME, "context_lens", context_lens.tolist(), new, room)

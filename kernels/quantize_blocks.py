@@ -10,7 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.checks import INDEX_TYPES, KV_TYPES, check_tensor
+from kernels.checks import INDEX_TYPES, KV_TYPES, check_apart, check_is, check_tensor
 from kernels.copy_blocks import check_memory
 from kernels.e4m3 import fp32_to_e4m3
 from kernels.launch import Arguments, Launch, next_power_of_2, runs_kernel
@@ -216,9 +216,11 @@ def check_staged(
     operation: str, pool: torch.Tensor, frames: torch.Tensor, staging: torch.Tensor, layout: QuantizedLayout
 ) -> None:
     """What quantising and back ask of their arguments; raises KernelArgumentError."""
+    check_is(operation, "layout", layout, QuantizedLayout, "one whose source is the pool's layout")
     shape = (None, *layout.source.shape)
     dtypes = (layout.source.dtype,) if layout.source.dtype in KV_TYPES else KV_TYPES
-    check_tensor(operation, "pool", pool, shape=shape, dtypes=dtypes, device=pool.device, dense_axes=5)
+    check_tensor(operation, "pool", pool, shape=shape, dtypes=dtypes, dense_axes=5)
+    check_apart(operation, "pool", pool, 1)
     check_tensor(
         operation, "frames", frames, shape=(None,), dtypes=(torch.int64,), device=pool.device, dense_axes=1
     )

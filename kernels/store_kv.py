@@ -135,10 +135,10 @@ def _check(
     kv_layer: torch.Tensor, slot_mapping: torch.Tensor, key: torch.Tensor, value: torch.Tensor
 ) -> None:
     check_kv_layer(NAME, kv_layer)
-    device, tokens = kv_layer.device, slot_mapping.shape[0]
+    device = kv_layer.device
     check_tensor(
         NAME, "slot_mapping", slot_mapping, shape=(None,), dtypes=(torch.int64,), device=device, dense_axes=1
     )
-    shape, dtypes = (tokens, *kv_layer.shape[3:]), (kv_layer.dtype,)
+    shape, dtypes = (len(slot_mapping), *kv_layer.shape[3:]), (kv_layer.dtype,)
     check_tensor(NAME, "key", key, shape=shape, dtypes=dtypes, device=device, dense_axes=1)
     check_tensor(NAME, "value", value, shape=shape, dtypes=dtypes, device=device, dense_axes=1)

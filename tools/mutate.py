@@ -21,7 +21,7 @@ __all__ = ["Mutation", "main", "plant", "read_mutations"]
 
 ROOT = Path(__file__).parent.parent
 LIST = ROOT / "tools" / "mutations.txt"
-COPIED = ("kvstore", "tests", "pyproject.toml")
+COPIED = ("bench", "engine", "kernels", "kvstore", "tests", "pyproject.toml")
 SECONDS_MAX = 60.0
 # The core first; what else stands nearest to a file that is not of the core.
 CORE = ("tests/core", "tests/policy", "tests/sim")
@@ -43,7 +43,17 @@ TIERS = (
     "pacing",
     "rates",
 )
+KERNELS = (
+    "arguments",
+    "quantised_replicas",
+    "far_frames",
+    "store_kv",
+    "quantize_blocks",
+    "paged_attention_decode",
+)
 TESTS = {
+    "engine": tuple(f"tests/engine/test_{name}.py" for name in ("steps", "decode_graphs", "late_device")),
+    "kernels": tuple(f"tests/kernels/test_{name}.py" for name in KERNELS),
     "kvstore/client": ("tests/client/test_keys.py",),
     "kvstore/observe": ("tests/observe/test_counting.py",),
     "kvstore/server": ("tests/server/test_metrics_http.py",),
@@ -53,7 +63,7 @@ TESTS = {
 # Of what has to do with GPUs, in whatever package.
 CUDA = tuple(
     f"tests/cuda/test_{name}.py"
-    for name in ("streams", "copies", "pinning", "pool", "thread", "client", "bindings")
+    for name in ("streams", "copies", "pinning", "pool", "thread", "client", "every_call", "bindings")
 )
 FAILED = 1
 

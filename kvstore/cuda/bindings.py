@@ -36,9 +36,10 @@ def load_driver() -> Driver:
         calls("cuInit", 0)
         [version] = calls("cuDriverGetVersion")
     except CudaFailed as error:
-        raise CudaUnavailable(f"the CUDA driver does not start: {error}") from error
-    except Exception as error:  # Of cuda-bindings, where it finds no libcuda or one that is too old.
-        raise CudaUnavailable(f"no CUDA driver (libcuda.so.1) on this machine: {error}") from error
+        if error.__cause__ is None:
+            raise CudaUnavailable(f"the CUDA driver does not start: {error}") from error
+        # Of cuda-bindings, where it finds no libcuda or one that is too old.
+        raise CudaUnavailable(f"no CUDA driver (libcuda.so.1) on this machine: {error.__cause__}") from error
     return _CudaDriver(calls, int(version))
 
 

@@ -6,6 +6,9 @@ from kvstore.cuda.driver import CudaFailed
 
 __all__ = ["LOST", "Calls"]
 
+# As the driver calls what it does not have.
+MISSING = "CUDA_ERROR_NOT_FOUND"
+
 # After these nothing on the device works any more for this process, so say the driver's documents.
 LOST = frozenset(
     f"CUDA_ERROR_{name}"
@@ -42,7 +45,11 @@ class Calls:
 
     def __call__(self, name: str, *arguments: object) -> list[Any]:
         given: list[Any]
-        code, *given = getattr(self.api, name)(*arguments)
+        try:
+            code, *given = getattr(self.api, name)(*arguments)
+        except (AttributeError, RuntimeError) as error:
+            # Of cuda-bindings, where it or the driver is older than the call.
+            raise CudaFailed(name, f"{MISSING}: {error}") from error
         if code != self.api.CUresult.CUDA_SUCCESS:
             raise CudaFailed(name, code.name, is_lost=code.name in LOST)
         return given

@@ -1,6 +1,7 @@
 """In a process that finds the tests' own libcuda: what the conformance can't see of the bindings."""
 
 import mmap
+import sys
 import threading
 import time
 
@@ -8,12 +9,36 @@ import numpy as np
 import pytest
 
 from kvstore.cuda.bindings import load_driver
-from kvstore.cuda.driver import CudaFailed
+from kvstore.cuda.driver import CudaFailed, CudaUnavailable, Driver
 from kvstore.cuda.memory import DeviceMemory
 
 
-def main() -> None:
-    driver = load_driver()
+def main(missing: str = "") -> None:
+    """`missing`: the call that the driver does not have."""
+    if missing == "cuInit":
+        with pytest.raises(CudaUnavailable, match=r"no CUDA driver.*cuInit"):
+            load_driver()
+    elif missing:
+        check_a_missing_call_is_named(load_driver(), missing)
+    else:
+        check_all(load_driver())
+    print("good")
+
+
+def check_a_missing_call_is_named(driver: Driver, call: str) -> None:
+    device = driver.open(driver.devices()[0].uuid)
+    with device.current():
+        memory = DeviceMemory.make(device, 1 << 20)
+        stream = device.make_stream()
+        with pytest.raises(CudaFailed, match=f"{call} failed with CUDA_ERROR_NOT_FOUND: .*{call}") as caught:
+            device.copy_batch([memory.address], [memory.address + 4096], [4096], stream)
+        assert not caught.value.is_lost
+        device.destroy_stream(stream)
+        memory.close()
+    device.close()
+
+
+def check_all(driver: Driver) -> None:
     first, second = driver.devices()
     assert (first.uuid, first.name) == ("GPU-a0a0a0a0-a0a0-a0a0-a0a0-a0a0a0a0a0a0", "Stub GPU"), first
     assert second.uuid == "GPU-a1a1a1a1-a1a1-a1a1-a1a1-a1a1a1a1a1a1"
@@ -34,7 +59,6 @@ def main() -> None:
         check_an_error_has_the_drivers_name(device)
     check_a_context_is_needed(device)
     device.close()
-    print("good")
 
 
 def check_a_context_is_needed(device) -> None:
@@ -73,4 +97,4 @@ def check_python_goes_on_while_memory_is_pinned(device) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

@@ -10,8 +10,9 @@ import signal
 import sys
 
 from kvstore.core.errors import KVStoreError
+from kvstore.server import reports, server
 from kvstore.server.config import parse_config
-from kvstore.server.gpus import find_gpus
+from kvstore.server.gpus import STALLED_SECONDS, find_gpus
 from kvstore.server.server import serve
 from tests.cuda.fake import FakeDriver, fake_uuid
 
@@ -27,6 +28,7 @@ def main() -> int:
     parser.add_argument("--memory-bytes", type=int, default=64 << 20)
     parser.add_argument("--ipc", action="store_true")
     parser.add_argument("--no-batches", action="store_true")
+    parser.add_argument("--hurry", type=float, default=1.0, help="share of its own deadlines that it waits")
     parser.add_argument("--fail", action="append", default=[], help="CALL or CALL+N")
     given = vars(parser.parse_args())
     logging.basicConfig(level=logging.INFO)
@@ -40,6 +42,7 @@ def main() -> int:
     for fault in given.pop("fail"):
         call, _, after = fault.partition("+")
         driver[0].fail(call, after=int(after or 0))
+    hurry(given.pop("hurry"))
     take_signals(driver)
     flags = {name: value for name, value in given.items() if value is not None}
     uuids = [fake_uuid(index) for index in range(len(driver.by_uuid))]
@@ -58,6 +61,14 @@ def main() -> int:
             print(f"left behind: {device.left_behind}", file=sys.stderr)
             status = 3
     return status
+
+
+def hurry(share: float) -> None:
+    """Of what waits for a GPU that stands still, and until that is told."""
+    server.TRANSFERS_SECONDS *= share
+    server.MOVERS_SECONDS *= share
+    server.GPUS_SECONDS *= share
+    setattr(reports, "STALLED_SECONDS", STALLED_SECONDS * share)  # noqa: B010  It is another module's there.
 
 
 def take_signals(driver: FakeDriver) -> None:

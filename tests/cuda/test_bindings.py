@@ -27,8 +27,11 @@ def stub_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run_with(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def run_with(folder: Path, *words: str, without: str = "") -> subprocess.CompletedProcess[str]:
+    """`without`: a call that the driver does not have."""
     environment = {**os.environ, "LD_LIBRARY_PATH": str(folder), "PYTHONPATH": str(ROOT)}
+    if without:
+        environment["STUB_WITHOUT"] = without
     command = [sys.executable, *words]
     return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=100)
 
@@ -62,6 +65,12 @@ def test_the_real_service_and_a_real_client_serve_every_byte_through_the_real_bi
 
 def test_names_contexts_errors_and_pythons_lock(stub_folder: Path) -> None:
     done = run_with(stub_folder, "-m", "tests.cuda.bindings_worker")
+    assert done.stdout == "good\n", done.stderr
+
+
+@pytest.mark.parametrize("call", ["cuInit", "cuMemcpyBatchAsync"])
+def test_a_driver_that_is_older_than_a_call_says_which(stub_folder: Path, call: str) -> None:
+    done = run_with(stub_folder, "-m", "tests.cuda.bindings_worker", call, without=call)
     assert done.stdout == "good\n", done.stderr
 
 

@@ -25,9 +25,10 @@ from tests.server.driving import Stopped, attach
 # 48 frames: what comes in has to take the frames of what has just gone.
 GPU_FRAMES, CPU_FRAMES, BLOCKS = 48, 192, 20
 ROUNDS = 6
-SEEDS = range(16)
+SEEDS = range(8)
 # So many runs are enough for the planted fault to show, by far.
 FAULTY_SEEDS = range(100, 108)
+FAULTS_SEEN = 2
 
 Scenario = Callable[[StreamEngine, random.Random], Coroutine[None, None, None]]
 
@@ -111,5 +112,9 @@ def test_case_1_15_a_copy_up_waits_for_the_kernel_that_reads(tmp_path: Path, see
 @pytest.mark.parametrize("case", SCENARIOS)
 def test_without_the_fence_it_goes_wrong_and_is_seen(tmp_path: Path, case: str) -> None:
     """Of eight seeds most show it; that any does is what makes the tests above worth something."""
-    found = [asyncio.run(run_scenario(tmp_path, SCENARIOS[case], seed, False)) for seed in FAULTY_SEEDS]
-    assert sum(map(bool, found)) >= 2, [len(wrong) for wrong in found]
+    seen = 0
+    for seed in FAULTY_SEEDS:
+        seen += bool(asyncio.run(run_scenario(tmp_path, SCENARIOS[case], seed, False)))
+        if seen == FAULTS_SEEN:
+            return
+    pytest.fail(f"the planted fault showed in {seen} of {len(FAULTY_SEEDS)} runs")

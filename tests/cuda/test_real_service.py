@@ -6,6 +6,7 @@ Also run on a libcuda of the tests' own, see `test_bindings.py`.
 import gc
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -133,10 +134,16 @@ def test_blocks_come_back_from_the_cpu_and_from_disk(
     assert service.end() == 0, service.log
 
 
-def test_a_tensor_is_the_same_memory(service: Service, found: DeviceFound) -> None:
-    torch = pytest.importorskip("torch")
-    if not torch.cuda.is_available():
+@pytest.fixture
+def torch() -> ModuleType:
+    """Asked for before a service: none is started for nothing."""
+    found: ModuleType = pytest.importorskip("torch")
+    if not found.cuda.is_available():
         pytest.skip("torch has no GPU")
+    return found
+
+
+def test_a_tensor_is_the_same_memory(torch: ModuleType, service: Service, found: DeviceFound) -> None:
     engine = Engine(service, found.uuid)
     tensor = torch.as_tensor(engine.frames, device="cuda:0")
     assert tensor.data_ptr() == engine.frames.address

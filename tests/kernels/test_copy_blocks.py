@@ -54,7 +54,7 @@ def test_pairs_without_a_source_are_passed_over(skipped, interpreted):
         ({"memory": torch.zeros(4, 72, dtype=torch.uint8)}, "memory is at address .* rows 72 bytes apart"),
         ({"memory": torch.zeros(4, 128, dtype=torch.uint8)[:, 1:]}, "memory is at address"),
         ({"memory": torch.zeros(4, 128, dtype=torch.uint8)[:, ::2]}, "memory is .* with strides"),
-        ({"memory": torch.zeros(4, 64, dtype=torch.uint8, device="meta")}, "sources is on cpu"),
+        ({"sources": torch.tensor([0, 1], device="meta")}, "sources is on meta, but must be on cpu"),
         ({"sources": torch.zeros(2, dtype=torch.int32)}, "sources is int32"),
         (
             {"targets": torch.zeros(3, dtype=torch.int64)},

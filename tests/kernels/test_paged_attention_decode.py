@@ -128,7 +128,7 @@ def test_edges(checked, interpreted):
         ({"kv_layer": torch.zeros(6, 16, 2, 8)}, "kv_layer is float32"),
         ({"kv_layer": torch.zeros(6, 2, 2, 16, 8).transpose(2, 3)}, "kv_layer is .* with strides"),
         ({"kv_layer": torch.zeros(6, 2, 16, 2, 300)}, "head_dim from 1 to 256"),
-        ({"kv_layer": torch.zeros(6, 2, 16, 2, 8, device="meta")}, "query is on cpu, but must be on meta"),
+        ({"query": torch.zeros(2, 4, 8, device="meta")}, "query is on meta, but must be on cpu"),
         ({"block_tables": torch.zeros(2, 3)}, "block_tables is float32"),
         ({"block_tables": torch.zeros(3, 3, dtype=torch.int32)}, "context_lens is int64.*3"),
         ({"context_lens": torch.zeros(3, dtype=torch.int32)}, "context_lens is int32"),

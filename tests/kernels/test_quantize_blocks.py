@@ -101,6 +101,23 @@ def test_kernel(case, interpreted):
     interpreted(check, **case)
 
 
+def check_no_blocks(kind: str) -> None:
+    layout = make("bfloat16", 64, kind, 2, 16)
+    pool = draw_pool(layout, 1)
+    before = pool.clone()
+    frames, filled = torch.zeros(2, 0, dtype=torch.int64)
+    staging = torch.zeros(0, layout.block_bytes, dtype=torch.uint8)
+    quantize_blocks(pool, frames, filled, staging, layout)
+    dequantize_blocks(staging, frames, pool, layout)
+    assert torch.equal(pool.view(torch.int16), before.view(torch.int16))
+
+
+@pytest.mark.parametrize("kind", ["FP8", "INT8"])
+def test_no_blocks(kind, interpreted):
+    check_no_blocks(kind)
+    interpreted(check_no_blocks, kind=kind)
+
+
 @pytest.mark.parametrize("kind", ["FP8", "INT8"])
 def test_it_halves_what_is_stored(kind):
     layout = make("bfloat16", 64, kind, 3, 16)
