@@ -125,14 +125,16 @@ class Server:
         deadline = time.monotonic() + options.attach_seconds
         while True:
             client = Client(options.kvstore)
+            device = open_device(self._loaded.device)
             try:
                 engine = Engine(
                     self._loaded.model,
                     client,
-                    device=open_device(self._loaded.device),
+                    device=device,
                     block_tokens=options.block_tokens,
                     running_max=options.running_max,
                     attach_seconds=0.0,
+                    is_ahead=device.is_late,
                 )
                 # From now on requests end by their own time, and the server outlives its service.
                 engine.attach_seconds = math.inf
