@@ -42,12 +42,13 @@ serve: $(STAMP)
 test: $(STAMP)
 	$(PYTEST)
 
-# Ten minutes of simulated worlds on two processes, other ones on each day; then Hypothesis with a large budget; then
-# the kernels at all shapes.
+# Ten minutes of simulated worlds on two processes, other ones on each day; Hypothesis with a large budget; the kernels at
+# all shapes; then five minutes of a storm of clients on the engine's server.
 soak: $(STAMP)
 	$(BIN)/kvstore simulate --fuzz --minutes 10 --jobs 2 --seed $$(date +%Y%m%d000)
 	$(BIN)/python -m pytest -q --hypothesis-profile=soak --timeout=0 tests/core/test_state_machine.py
 	$(PYTEST) --kernel-grid --timeout=0 tests/kernels
+	$(BIN)/python -m bench.serving_storm --minutes 5 --seed $$(date +%Y%m%d)
 
 # The disk tier under SIGKILL at 200 points, under many losses of power, and under faults of the device by many seeds.
 crash: $(STAMP)

@@ -94,7 +94,13 @@ def measure(place: Place, quick: bool) -> Iterator[Row]:
     model = Llama(device.place(random_weights(size.config, seed=1, dtype=size.dtype)))
     layout = size.config.kv_layout(block_tokens=16, dtype=size.dtype)
     with _service(place, size, layout.frame_stride_bytes) as service:
-        engine = Engine(model, Client(service.address), device=device, running_max=size.sequences)
+        engine = Engine(
+            model,
+            Client(service.address),
+            device=device,
+            running_max=size.sequences,
+            is_ahead=device.is_late,
+        )
         with closing(engine), _swapping(service.address, layout.block_bytes, size.swapped) as swapper:
             _start(engine, size, WARM_STEPS + (2 * rounds + 1) * size.window_steps)
             _halve(service.address)

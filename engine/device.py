@@ -30,6 +30,10 @@ class DeviceRefused(Exception):
 class Device(Protocol):
     """Of one engine, which counts its steps here; used by one thread."""
 
+    @property
+    def is_late(self) -> bool:
+        """Whether calls return before their work is over: steps are best sent while the one before runs."""
+
     def place(self, weights: Weights) -> Weights:
         """The same model on this device, under the same digest."""
 
@@ -70,6 +74,8 @@ class Device(Protocol):
 
 
 class CpuDevice:
+    is_late = False
+
     def __init__(self) -> None:
         self._completed = 0
         self._seconds: dict[int, float] = {}

@@ -3,8 +3,9 @@
 Each iteration sends one Step with all that changed since the last, then runs one forward pass over what the
 answer allows. Each step, and each wait, names the last step whose work is over as completed: on a CPU the one
 before, on a GPU the one that the device says it of (`device.py`), since there a call returns before its work
-is over. One step ahead (`is_ahead`) step n+1 is sent before the forward pass of step n, with n-1 as completed
-at the most, and its answer is taken when that pass is over; a CPU has little to win by it.
+is over. One step ahead (`is_ahead`) step n+1 is sent while the forward pass of step n runs, with n-1 as
+completed at the most, and its answer is taken when that pass is over: on a GPU a step then costs nothing that
+anybody waits for; a CPU, where it has to be sent before the pass begins, has little to win by it.
 
 When the service is lost the engine tries to attach again, once with each call, and then admits all unfinished
 requests by their keys, with the tokens that they have so far. Where its KV is kept without a service
@@ -146,8 +147,6 @@ class Engine:
             self._exchange()
             work = self._scheduler.next_work()
             if work is not None:
-                if self._is_ahead:
-                    self._send_ahead(work)
                 self._run(work)
             self._device.end_step(self._client.next_step - 1)
             self._counting.look(self._scheduler, self._client)
@@ -252,7 +251,7 @@ class Engine:
         self._receive(self._scheduler.take(asked, response))
 
     def _send_ahead(self, work: Work) -> None:
-        """The next step, while the pass of the last one is to come."""
+        """The next step, while the results of the last one's pass are to come."""
         asked = self._scheduler.operations(self._client.tables, time.monotonic(), work)
         self._sent = asked, self._start_step(asked)
 
@@ -283,7 +282,11 @@ class Engine:
         """One forward pass; streams that have been fed all their tokens get the next one."""
         self._counting.note_pass(work)
         batch = make_batch(work, self._client.tables, self._block_tokens)
+        if self._is_ahead and not self._device.is_late:
+            self._send_ahead(work)
         logits = self._device.forward(self._model, batch, self._pool)
+        if self._is_ahead and self._device.is_late:
+            self._send_ahead(work)
         self._note_timing(work)
         for stream, token_count in zip(work.streams, work.token_counts, strict=True):
             stream.computed += token_count

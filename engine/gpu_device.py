@@ -31,6 +31,8 @@ __all__ = ["GpuDevice"]
 class GpuDevice:
     """`name`: as it was asked for, cuda:0. `uuid`: GPU-…, which the service names pools by."""
 
+    is_late = True
+
     def __init__(self, stream: Stream, name: str, uuid: str) -> None:
         self._stream = stream
         self._name = name

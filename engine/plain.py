@@ -14,7 +14,7 @@ import torch
 from engine.batch import Batch
 from engine.model import Llama
 from engine.requests import chunk_end
-from engine.sampling import Choice, greedy
+from engine.sampling import GREEDY, Choice, Sampling, choose
 
 __all__ = ["PlainAnswer", "answer_plainly"]
 
@@ -33,10 +33,12 @@ def answer_plainly(
     max_new_tokens: int,
     stop_ids: frozenset[int] = frozenset(),
     block_tokens: int = 16,
+    sampling: Sampling = GREEDY,
+    sample: int = 0,
 ) -> PlainAnswer:
-    """Computes everything from the first token on."""
+    """Computes everything from the first token on. `sample`: its number among those of a request."""
     began = time.monotonic()
-    run = _Run(model, len(prompt) + max_new_tokens, block_tokens)
+    run = _Run(model, len(prompt) + max_new_tokens, block_tokens, sampling, sample)
     choices = [run.prefill(prompt)]
     first_token_seconds = time.monotonic() - began
     while len(choices) < max_new_tokens and choices[-1].token not in stop_ids:
@@ -51,7 +53,9 @@ def answer_plainly(
 class _Run:
     """One sequence in a pool of its own, whose frames stand in token order."""
 
-    def __init__(self, model: Llama, token_count_max: int, block_tokens: int) -> None:
+    def __init__(
+        self, model: Llama, token_count_max: int, block_tokens: int, sampling: Sampling, sample: int
+    ) -> None:
         frames = -(-token_count_max // block_tokens)
         layout = model.config.kv_layout(block_tokens=block_tokens, dtype=model.weights.dtype)
         self._model = model
@@ -61,6 +65,7 @@ class _Run:
         self._table = np.arange(frames, dtype=np.int32)
         self._block_tokens = block_tokens
         self._context_len = 0
+        self._sampling, self._sample = sampling, sample
 
     def prefill(self, prompt: Sequence[int]) -> Choice:
         logits = torch.empty(0)
@@ -72,7 +77,7 @@ class _Run:
             )
             logits = self._forward(batch)
             self._context_len = end
-        return greedy(logits)[0]
+        return self._choose(logits)
 
     def decode(self, token: int) -> Choice:
         self._context_len += 1
@@ -82,7 +87,10 @@ class _Run:
             block_tables=self._table[None],
             block_tokens=self._block_tokens,
         )
-        return greedy(self._forward(batch))[0]
+        return self._choose(self._forward(batch))
+
+    def _choose(self, logits: torch.Tensor) -> Choice:
+        return choose(logits, [(self._sampling, self._sample, self._context_len)])[0]
 
     def _forward(self, batch: Batch) -> torch.Tensor:
         there = batch.map(lambda tensor: tensor.to(self._device))

@@ -82,6 +82,7 @@ class _Worker:
             digests=self._digests,
             block_tokens=BLOCK_TOKENS,
             attach_seconds=attach_seconds,
+            is_ahead=device.is_late,
         )
         self._attachments = 0
         self._counts: Line = {}

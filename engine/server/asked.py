@@ -61,7 +61,7 @@ class Asked:
     parameters: Parameters
     # Answers of this conversation so far.
     turn: int
-    # Of an answer where the request names no number; 0: what the context has room for.
+    # Of an answer where the request names no number; 0: what the server's limits say.
     answer_tokens_default: int
     shape: Shape
 

@@ -92,7 +92,12 @@ def serve(
         int, typer.Option(help="Answers under way or waiting; beyond that requests get status 429.")
     ] = DEFAULT.answers_at_once,
     choices: Annotated[int, typer.Option(help="Answers of one request (n).")] = DEFAULT.choices,
-    answer_tokens: Annotated[int, typer.Option(help="Tokens of an answer.")] = DEFAULT.answer_tokens,
+    answer_tokens: Annotated[
+        int, typer.Option(help="Tokens of an answer, at the most.")
+    ] = DEFAULT.answer_tokens,
+    answer_tokens_default: Annotated[
+        int, typer.Option(help="Tokens of a chat's answer where the request names no number.")
+    ] = DEFAULT.answer_tokens_default,
     body_bytes: Annotated[int, typer.Option(help="Bytes of a request's body.")] = DEFAULT.body_bytes,
     messages: Annotated[int, typer.Option(help="Messages of a conversation.")] = DEFAULT.messages,
     connections: Annotated[int, typer.Option(help="Connections at once.")] = DEFAULT.connections,
@@ -153,6 +158,7 @@ def serve(
             messages=messages,
             choices=choices,
             answer_tokens=answer_tokens,
+            answer_tokens_default=answer_tokens_default,
             answers_at_once=answers_at_once,
             connections=connections,
             session_tokens=session_tokens,

@@ -125,7 +125,7 @@ class Generation:
             ) from None
 
     def _requests(self) -> list[Request]:
-        parameters = self._asked.parameters
+        parameters, limits = self._asked.parameters, self._shop.limits
         requests = []
         for place, prompt in enumerate(self._prompts):
             room = self._shop.context_tokens - len(prompt.tokens)
@@ -138,7 +138,7 @@ class Generation:
                 Request(
                     id=str(place),
                     prompt=tuple(prompt.tokens),
-                    max_new_tokens=wanted or min(room, self._shop.limits.answer_tokens),
+                    max_new_tokens=wanted or min(room, limits.answer_tokens_default, limits.answer_tokens),
                     session=parameters.session,
                     turn=self._asked.turn if parameters.session else 0,
                     user=parameters.user,

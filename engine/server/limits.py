@@ -19,8 +19,10 @@ class Limits:
     choices: int = 16
     stop_strings: int = 4
     stop_characters: int = 256
-    # Tokens of an answer where the request names no number, and the most that it may name.
+    # Tokens of an answer: the most that a request may name, and what a chat has where it names no number.
+    # With OpenAI that is the model's longest answer; of a model that rambles on a CPU it would take minutes.
     answer_tokens: int = 4096
+    answer_tokens_default: int = 512
     # Answers under way or waiting, of all requests together; beyond that: 429.
     answers_at_once: int = 64
     connections: int = 512

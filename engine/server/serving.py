@@ -138,16 +138,18 @@ class Server:
             client: StoreClient = InProcess(options.kv_bytes)
             if options.set_up.has_service:
                 client = Client(options.kvstore)
+            device = open_device(self._loaded.device)
             try:
                 engine = Engine(
                     self._loaded.model,
                     client,
                     set_up=options.set_up,
-                    device=open_device(self._loaded.device),
+                    device=device,
                     # A request has one frame, and that all of its room.
                     block_tokens=self._reserve_tokens if is_contiguous else options.block_tokens,
                     running_max=options.running_max,
                     attach_seconds=0.0,
+                    is_ahead=device.is_late,
                 )
                 # From now on requests end by their own time, and the server outlives its service.
                 engine.attach_seconds = math.inf

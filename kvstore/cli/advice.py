@@ -6,6 +6,7 @@ Each rule looks at one thing and says what was seen, what it means and what to d
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 
+from kvstore.cli.advice_gain import SHARE_OF_BLOCKS, advise_gain, is_memory_short
 from kvstore.cli.advice_ghosts import advise_ghosts
 from kvstore.cli.advice_links import FLAGS, NAMES, Advice, advise_links, advise_writes
 from kvstore.cli.advice_sizes import advise_sizes
@@ -86,7 +87,8 @@ def _bad_entries(usage: pb.Usage) -> Iterator[Advice]:
 
 def _hit_rate_low(usage: pb.Usage) -> Iterator[Advice]:
     rate = _hit_rate(usage)
-    if rate is not None and rate < HIT_RATE_LOW:
+    # Where nothing at all is gained, that is what is told.
+    if rate is not None and rate < HIT_RATE_LOW and (rate >= SHARE_OF_BLOCKS or is_memory_short(usage)):
         yield Advice(
             "hit_rate_low",
             f"Only {rate:.0%} of the blocks that prompts ask for are found: below {HIT_RATE_LOW:.0%} prefix "
@@ -230,6 +232,7 @@ RULES: tuple[Callable[[pb.Usage], Iterator[Advice]], ...] = (
     advise_tenants,
     advise_sizes,
     advise_ghosts,
+    advise_gain,
     _hit_rate_low,
     _hit_rate_high,
 )

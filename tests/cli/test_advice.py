@@ -26,13 +26,14 @@ def usage(
     engines: Iterable[pb.EngineUsage] = (),
     links: Iterable[pb.LinkUsage] = (),
     tenants: Iterable[pb.TenantUsage] = (),
+    sessions: int = 1,
     **hits: int,
 ) -> pb.Usage:
     prefix = pb.PrefixUsage(sequences_admitted=sequences, blocks_queried=queried, **hits)
     tiers = tiers or (tier(GPU), tier(CPU))
     message = pb.Usage(tiers=tiers, prefix=prefix, sequences=moves, engines=engines, links=links)
     message.tenants.extend(tenants)
-    message.block_bytes = MB
+    message.block_bytes, message.block_tokens, message.sessions = MB, 16, sessions
     return message
 
 
@@ -73,7 +74,27 @@ EXPIRED = pb.EngineUsage(frames_quarantined=900, peer_pids=[41, 42])
 # Figures; what is advised; and words that it must say.
 CASES: dict[str, tuple[pb.Usage, str, tuple[str, ...]]] = {
     "few hits": (usage(gpu_blocks=1_000, cpu_blocks=999), "hit_rate_low", ("20%", "block keys")),
-    "no hits at all": (usage(), "hit_rate_low", ("Only 0%",)),
+    "no hits at all, and memory is short": (
+        usage(moves=moves(swaps_out=30, drops=20)),
+        "hit_rate_low",
+        ("Only 0%",),
+    ),
+    "no shared prefix": (
+        usage(gpu_blocks=499, moves=moves(swaps_out=30, drops=19)),
+        "little_to_give",
+        ("1,000 sequences admitted, 49 swaps or drops", "10,000 blocks", "5.0%", "block keys"),
+    ),
+    "prompts of tens of tokens": (
+        usage(queried=6_249, gpu_blocks=6_000, cpu_blocks=200),
+        "little_to_give",
+        ("100 tokens each, in whole blocks of 16", "nothing to change"),
+    ),
+    "prompts of less than a block": (usage(queried=0), "little_to_give", ("no block", "block of 16")),
+    "all fits and is active": (
+        usage(gpu_blocks=2_880, cpu_blocks=120, sessions=0),
+        "little_to_give",
+        ("96.0% are on the GPU", "no session", "--cpu"),
+    ),
     "the lowest tier loses what is used": (
         usage(tier(GPU), tier(CPU, blocks_evicted=100), gpu_blocks=5_001),
         "larger_tier",
@@ -110,7 +131,9 @@ CASES: dict[str, tuple[pb.Usage, str, tuple[str, ...]]] = {
         ("100% of the GPU tier", "--cpu more than --gpu"),
     ),
     "the same before the first engine": (
-        usage(tier(GPU, 0, bytes_configured=4_000), tier(CPU, 0, bytes_configured=1_000), queried=0),
+        usage(
+            tier(GPU, 0, bytes_configured=4_000), tier(CPU, 0, bytes_configured=1_000), queried=0, sequences=0
+        ),
         "small_cpu_tier",
         ("25% of the GPU tier",),
     ),
@@ -225,7 +248,11 @@ SILENT: dict[str, pb.Usage] = {
     "nothing has happened": pb.Usage(),
     "no engine has attached": pb.Usage(tiers=[pb.TierUsage(tier=each) for each in (GPU, CPU, DISK)]),
     "few sequences": usage(sequences=49),
-    "few blocks": usage(queried=499),
+    "few blocks": usage(queried=499, sequences=60, gpu_blocks=30),
+    "short prompts, and memory is short": usage(queried=1_000, gpu_blocks=300, moves=moves(drops=50)),
+    "prompts of a hundred tokens, many of them cached": usage(queried=6_250, gpu_blocks=2_000),
+    "all fits, and hits come from below": usage(gpu_blocks=2_850, cpu_blocks=150, sessions=0),
+    "there is no tier below": usage(tier(GPU), gpu_blocks=3_000, sessions=0),
     "hits between the two": usage(tier(GPU, blocks_evicted=900), gpu_blocks=5_000),
     "hits just enough": usage(gpu_blocks=2_000),
     "many hits, and nothing evicted": usage(gpu_blocks=9_000),
@@ -301,4 +328,4 @@ def test_a_degraded_disk_is_told_with_its_reason_and_a_remedy(reason: str, remed
 
 def test_what_matters_most_comes_first() -> None:
     figures = usage(tier(GPU, frames_used=900, frames_limbo=900), tier(CPU), tier(DISK, degraded=True))
-    assert [each.about for each in advise(figures)] == ["degraded", "reserved", "hit_rate_low"]
+    assert [each.about for each in advise(figures)] == ["degraded", "reserved", "little_to_give"]

@@ -49,8 +49,8 @@ class HearingClient(Client):
         self._device = device
         self.told: list[int] = []
         self.ahead: list[int] = []
-        # Steps that were sent while work of earlier ones was under way.
-        self.overtaking = 0
+        # Steps that were sent while work of earlier ones was under way, as the engine knew; and as it was.
+        self.overtaking = self.beside_work = 0
 
     def start_step(
         self,
@@ -62,6 +62,7 @@ class HearingClient(Client):
         self._hear(completed_step)
         assert all(timing.step <= completed_step for timing in timings)
         self.overtaking += completed_step < self.next_step - 1
+        self.beside_work += self._device.stream.run_count < self._device.stream.given
         return super().start_step(operations, completed_step=completed_step, timings=timings)
 
     def wait_events(self, seconds: float, *, completed_step: int | None = None) -> list[pb.Event]:

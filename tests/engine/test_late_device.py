@@ -77,11 +77,26 @@ def test_answers_are_those_of_the_plain_run_and_no_step_is_told_ahead_of_its_wor
         assert client.told == sorted(client.told)
 
 
-def test_forks_copy_their_frames_behind_the_work_before_them(service, model):
+@pytest.mark.parametrize("is_ahead", [False, True])
+def test_one_ahead_a_token_is_computed_while_its_step_is_answered(service, model, is_ahead):
+    device = LateGpu(9)
+    # Nothing is over before somebody waits for it: a token's logits, say.
+    device.stream.is_stalled = True
+    with attached(model, service.address, device, is_ahead=is_ahead) as (engine, client):
+        [request] = make_requests(1, (40,), new_tokens=12, seed=9)
+        stream = engine.submit(request)
+        run_to_end(engine)
+        assert_as_plain(model, [stream])
+        assert client.beside_work == (12 if is_ahead else 0)
+        assert client.ahead == []
+
+
+@pytest.mark.parametrize("is_ahead", [False, True])
+def test_forks_copy_their_frames_behind_the_work_before_them(service, model, is_ahead):
     device = LateGpu(7)
     prompt = tuple(range(1, 302))
     request = Request(id="n", prompt=prompt, max_new_tokens=9, samples=3, sampling=Sampling(temperature=0.0))
-    with attached(model, service.address, device) as (engine, client):
+    with attached(model, service.address, device, is_ahead=is_ahead) as (engine, client):
         stream = engine.submit(request)
         streams = [stream, *stream.followers]
         run_to_end(engine)
@@ -136,7 +151,7 @@ def test_an_engine_on_the_gpu_tier_of_a_fake_gpu_and_every_block_is_proven(model
     digests = Digests(layout.block_bytes)
     try:
         client = HearingClient(str(service.socket), device, driver)
-        with closing(Engine(model, client, device=device, digests=digests)) as engine:
+        with closing(Engine(model, client, device=device, digests=digests, is_ahead=True)) as engine:
             streams = [engine.submit(each) for each in make_requests(6, (299, 120, 340, 40), new_tokens=36)]
             run_to_end(engine)
             assert_as_plain(model, streams)

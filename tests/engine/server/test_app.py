@@ -83,6 +83,16 @@ def test_without_a_number_a_chats_answer_may_fill_the_context(client):
     assert completion.usage.prompt_tokens > 90
 
 
+def test_without_a_number_a_chats_answer_ends_at_the_default_and_may_be_longer_by_name(loaded, service):
+    with running(loaded, service, Limits(answer_tokens_default=7)) as server, server.client() as client:
+        asked = {"model": "tiny", "messages": HELLO, "temperature": 0}
+        [choice] = (short := client.chat.completions.create(**asked)).choices
+        assert (short.usage.completion_tokens, choice.finish_reason) == (7, "length")
+        longer = client.chat.completions.create(**asked, max_tokens=12)
+        assert longer.usage.completion_tokens == 12
+        assert longer.choices[0].message.content.startswith(choice.message.content)
+
+
 def test_tokens_out_of_range_and_empty_prompts_are_refused(client):
     with pytest.raises(openai.BadRequestError, match="0 to 319"):
         client.completions.create(model="tiny", prompt=[1, 320])
