@@ -1,0 +1,131 @@
+"""The engine's server in one of its set-ups, in a process of its own, and what can be read of it.
+
+A set-up is where KV is kept: `contiguous` reserves each request's longest in one piece, `paged` gives blocks
+as they are needed, `shared` finds prefixes again (by a kvstore service with nothing but the "GPU" tier),
+`tiered` has a CPU tier below that, and `full` a disk too.
+"""
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+from prometheus_client.parser import text_string_to_metric_families
+
+from bench.report import ROOT
+from kvstore.client import Client
+from kvstore.v1 import kvstore_pb2 as pb
+
+__all__ = ["OWN_SERVICE", "SETUPS", "Server", "SetUp", "server"]
+
+SETUPS = ("contiguous", "paged", "shared", "tiered", "full")
+# Those that a kvstore service stands behind.
+OWN_SERVICE = ("shared", "tiered", "full")
+NAMES = "kvstore_engine_"
+END_SECONDS = 40.0
+SECONDS_MAX = 30.0
+MOVES_DOWN = (pb.TIER_CPU, pb.TIER_DISK)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetUp:
+    name: str
+    model: str
+    memory_bytes: int
+    # Contiguous alone: a request's longest.
+    reserve_tokens: int = 2048
+    block_tokens: int = 16
+    running_max: int = 64
+    cpu_bytes: int = 1 << 30
+    disk_bytes: int = 2 << 30
+
+    def flags(self, folder: Path) -> list[str]:
+        """Of `kvstore-engine serve`. `folder`: the service's, where there is one."""
+        flags = ["--model", self.model, "--port", "0", "--kv", self.name]
+        flags += ["--kv-memory", str(self.memory_bytes), "--running-max", str(self.running_max)]
+        flags += ["--block-tokens", str(self.block_tokens), "--answers-at-once", "256"]
+        if self.name == "contiguous":
+            flags += ["--reserve-tokens", str(self.reserve_tokens)]
+        if self.name in OWN_SERVICE:
+            flags += ["--own-service", "--folder", str(folder)]
+        if self.name in ("tiered", "full"):
+            flags += ["--cpu", str(self.cpu_bytes)]
+        if self.name == "full":
+            flags += ["--disk-bytes", str(self.disk_bytes)]
+        return flags
+
+
+class Server:
+    """One that answers."""
+
+    def __init__(self, setup: SetUp, url: str, address: str) -> None:
+        """`address`: the kvstore service's; empty where there is none."""
+        self.setup, self.url, self.address = setup, url, address
+
+    @property
+    def model(self) -> str:
+        return self.setup.model
+
+    def figures(self) -> dict[str, float]:
+        """What `/metrics` has, by name without `kvstore_engine_`; of several labels, the sum."""
+        response = httpx.get(f"{self.url}/metrics", timeout=SECONDS_MAX, trust_env=False)
+        return read_figures(response.raise_for_status().text)
+
+    def usage(self) -> pb.Usage:
+        """Of the kvstore service; empty where there is none."""
+        if not self.address:
+            return pb.Usage()
+        with Client(self.address) as client:
+            return client.operator.usage()
+
+    def bytes_swapped(self) -> int:
+        """Moved between tiers so far, in either direction."""
+        return sum(link.bytes_moved for link in self.usage().links)
+
+
+def read_figures(text: str) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            name = sample.name.removeprefix(NAMES)
+            found[name] = found.get(name, 0.0) + sample.value
+    return found
+
+
+@contextmanager
+def server(setup: SetUp, folder: Path | None = None) -> Iterator[Server]:
+    """Started, and ended at the end. `folder`: of its kvstore service, to be kept; else one that goes."""
+    # Short, because the path of a socket may not be long.
+    with tempfile.TemporaryDirectory(prefix="kvbench-", ignore_cleanup_errors=True) as made:
+        place = folder or Path(made)
+        log = Path(made) / "server.log"
+        command = [sys.executable, "-m", "engine.server.command", "serve", *setup.flags(place)]
+        with log.open("wb") as errors:
+            process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=errors, text=True)
+        try:
+            url = _url(process, log)
+            address = f"unix:{place / 'kvstore.sock'}" if setup.name in OWN_SERVICE else ""
+            yield Server(setup, url, address)
+        finally:
+            _end(process)
+
+
+def _url(process: "subprocess.Popen[str]", log: Path) -> str:
+    for line in process.stdout or ():
+        if line.startswith("Serving "):
+            return next(word for word in line.split() if word.startswith("http")).removesuffix("/v1")
+    process.wait()
+    raise SystemExit(f"kvstore-engine has not started:\n{log.read_text(errors='replace')}")
+
+
+def _end(process: "subprocess.Popen[str]") -> None:
+    process.terminate()
+    try:
+        process.communicate(timeout=END_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()

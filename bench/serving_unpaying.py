@@ -1,0 +1,72 @@
+"""Loads that kvstore can do nothing for: what is lost by having it, all tiers included, against `paged`.
+
+No two prompts begin alike; or they are so short that no block of them is worth finding; or all sequences are
+active and fit. Both servers are measured in turns. And whether `kvstore status` says that it is so.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from bench.report import Row, make_row
+from bench.serving_bench import Bench
+from bench.serving_load import Job
+from bench.serving_measured import differing, measure_closed
+from bench.serving_server import server
+
+__all__ = ["LOADS", "Load", "measure"]
+
+CLIENTS = 8
+MEMORY_TOKENS = 12288
+ROUNDS, ROUNDS_QUICK = 5, 1
+
+
+class Load(NamedTuple):
+    name: str
+    # Tokens of the prompts, one a request.
+    prompts: Sequence[int]
+    answer_tokens: int
+
+
+LOADS = (
+    Load("no shared prefix", [250] * 8, 24),
+    Load("prompts of tens of tokens", range(20, 68, 3), 24),
+    Load("all active and fitting", [64] * 8, 64),
+)
+QUICK_LOADS = (
+    Load("no shared prefix", [100] * 8, 8),
+    Load("prompts of tens of tokens", range(20, 68, 6), 8),
+    Load("all active and fitting", [40] * 8, 24),
+)
+
+
+def measure(bench: Bench) -> Iterator[Row]:
+    rounds = ROUNDS_QUICK if bench.quick else ROUNDS
+    for load in QUICK_LOADS if bench.quick else LOADS:
+        # A server of its own for each, so that what the service says is of this load.
+        with (
+            server(bench.setup("full", MEMORY_TOKENS)) as full,
+            server(bench.setup("paged", MEMORY_TOKENS)) as paged,
+        ):
+            speeds: dict[str, list[float]] = {"full": [], "paged": []}
+            differ = 0
+            for round_ in range(rounds + 1):
+                jobs = [
+                    Job(turns=(bench.prompts.take(tokens),), answer_tokens=load.answer_tokens)
+                    for tokens in load.prompts
+                ]
+                # Who comes first takes turns too.
+                order = (full, paged) if round_ % 2 else (paged, full)
+                measured = {each.setup.name: measure_closed(each, jobs, CLIENTS) for each in order}
+                differ += differing(measured["full"], measured["paged"])
+                for name, each in measured.items():
+                    speeds[name].append(each.tokens_per_second)
+                    bench.note(load.name, name, each)
+        # The first round is of two processes that do all for the first time.
+        yield make_row(
+            f"{load.name}: tokens a second, full over paged",
+            "tok/s",
+            speeds["full"][1:],
+            reference=speeds["paged"][1:],
+            ratio_at_least=bench.goal(0.97),
+        )
+        yield make_row(f"{load.name}: answers that differ, full from paged", "", [differ], at_most=0)
