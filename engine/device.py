@@ -12,10 +12,10 @@ from typing import Protocol
 import torch
 
 from engine.batch import Batch
+from engine.kv.store_client import Pool
 from engine.model import Llama
 from engine.weights import Weights
 from kernels.copy_blocks import copy_blocks
-from kvstore.client import MappedPool
 
 __all__ = ["CpuDevice", "Device", "DeviceRefused", "Logits"]
 
@@ -33,7 +33,7 @@ class Device(Protocol):
     def place(self, weights: Weights) -> Weights:
         """The same model on this device, under the same digest."""
 
-    def open_pool(self, pool: MappedPool) -> torch.Tensor:
+    def open_pool(self, pool: Pool) -> torch.Tensor:
         """uint8[frames, frame_stride_bytes]: the pool's own memory, until `let_go`. Steps count anew.
 
         Raises DeviceRefused where that memory isn't on this device.
@@ -78,7 +78,7 @@ class CpuDevice:
     def place(self, weights: Weights) -> Weights:
         return weights
 
-    def open_pool(self, pool: MappedPool) -> torch.Tensor:
+    def open_pool(self, pool: Pool) -> torch.Tensor:
         if pool.device_uuid:
             raise DeviceRefused(
                 f"the service's pool is on {pool.device_uuid}, and this engine computes on the CPU; remedy: "

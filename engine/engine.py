@@ -1,4 +1,4 @@
-"""The engine: one loop that asks the store for memory, runs the model, and asks again.
+"""The engine: one loop that asks for memory, runs the model, and asks again.
 
 Each iteration sends one Step with all that changed since the last, then runs one forward pass over what the
 answer allows. Each step, and each wait, names the last step whose work is over as completed: on a CPU the one
@@ -7,7 +7,8 @@ is over. One step ahead (`is_ahead`) step n+1 is sent before the forward pass of
 at the most, and its answer is taken when that pass is over; a CPU has little to win by it.
 
 When the service is lost the engine tries to attach again, once with each call, and then admits all unfinished
-requests by their keys, with the tokens that they have so far. Tests: tests/engine/test_engine.py.
+requests by their keys, with the tokens that they have so far. Where its KV is kept without a service
+(`kv/in_process.py`) there is none to lose. Tests: tests/engine/test_engine.py, kv/test_set_ups.py.
 """
 
 import time
@@ -16,15 +17,20 @@ from functools import partial
 
 import torch
 
+from engine.acceptance import EngineError, check_request
 from engine.batching import make_batch
 from engine.device import CpuDevice, Device, DeviceRefused
 from engine.digests import Digests, Memory
+from engine.figures import Counting, Figures
 from engine.journeys import compare_received, note_given
+from engine.kv.set_ups import FULL, SetUp
+from engine.kv.store_client import PendingStep, StoreClient
 from engine.model import Llama
 from engine.requests import Request, Stream, Work
 from engine.scheduler import Scheduler
+from engine.scheduling.promises import Promises
 from engine.speaking import Speaking
-from kvstore.client import Client, Layout, PendingStep, Refused, ServiceLost, operations
+from kvstore.client import Layout, Refused, ServiceLost, operations
 from kvstore.v1 import kvstore_pb2 as pb
 
 __all__ = ["BUILD", "Engine", "EngineError"]
@@ -35,14 +41,8 @@ BUILD = "kvstore reference engine 1"
 WAIT_SECONDS = 0.1
 BUSY_WAIT_SECONDS = 0.002
 ATTACH_PAUSE_SECONDS = 0.1
-# A Fork takes 64 children.
-BRANCHES_MAX = 64
 # Refusals of an Attach that pass by themselves, once the service had this engine.
 PASSING = ("DRAINING", "POOL_QUARANTINED", "TOO_MANY_ENGINES")
-
-
-class EngineError(Exception):
-    """A request that this engine cannot take."""
 
 
 class Engine:
@@ -51,8 +51,9 @@ class Engine:
     def __init__(
         self,
         model: Llama,
-        client: Client,
+        client: StoreClient,
         *,
+        set_up: SetUp = FULL,
         device: Device | None = None,
         digests: Digests | None = None,
         block_tokens: int = 16,
@@ -60,9 +61,10 @@ class Engine:
         attach_seconds: float = 60.0,
         is_ahead: bool = False,
     ) -> None:
-        """Attaches. `device`: where the model's weights are, by `Device.place`; the CPU by default.
-
-        `digests`: to prove that blocks keep their bytes; it remembers all that were committed.
+        """Attaches. `set_up`: what `client` is, and whether there is preemption; where that is contiguous
+        `block_tokens` are all that a request may have. `device`: where the model's weights are, by
+        `Device.place`; the CPU by default. `digests`: to prove that blocks keep their bytes; it
+        remembers all that were committed.
 
         `attach_seconds`: how long a service may be away before that is an error; it may be set later too.
         `is_ahead`: each step is sent while the forward pass of the one before runs.
@@ -74,7 +76,11 @@ class Engine:
         self._client = client
         self._block_tokens = block_tokens
         self.attach_seconds = attach_seconds
-        self._scheduler = Scheduler(block_tokens, running_max=running_max)
+        shares = set_up.has_service
+        self._promises = None if set_up.preempts else Promises(block_tokens, shares=shares)
+        self._scheduler = Scheduler(block_tokens, running_max=running_max, promises=self._promises)
+        self._reserve_tokens = block_tokens if set_up.is_contiguous else None
+        self._counting = Counting(block_tokens)
         self._speaking = Speaking(self._scheduler)
         layout = model.config.kv_layout(block_tokens=block_tokens, dtype=model.weights.dtype)
         self._kv_layout = layout
@@ -111,20 +117,16 @@ class Engine:
         """False between the loss of the service and the Attach that succeeds."""
         return self._lost_at is None
 
+    @property
+    def figures(self) -> Figures:
+        """As they were lately; from any thread."""
+        return self._counting.latest
+
     def submit(self, request: Request) -> Stream:
         """Refuses what could never be computed; whether there is memory for it the store will say."""
-        config = self._model.config
-        length = len(request.prompt) + request.max_new_tokens
-        if not request.prompt or request.max_new_tokens < 1:
-            raise EngineError("a request needs a prompt and room for one new token")
-        if length > config.context_length:
-            raise EngineError(f"{length} tokens are more than the model's {config.context_length}")
-        if not (1 <= request.samples <= BRANCHES_MAX and 1 <= request.beams <= BRANCHES_MAX):
-            raise EngineError(f"samples and beams must be from 1 to {BRANCHES_MAX}")
-        if request.samples > request.beams > 1:
-            raise EngineError(f"{request.beams} beams are too few for {request.samples} answers")
-        if min(request.prompt) < 0 or max(request.prompt) >= config.vocab_size:
-            raise EngineError(f"the prompt's tokens must be from 0 to {config.vocab_size - 1}")
+        check_request(
+            request, self._model.config, reserve_tokens=self._reserve_tokens, promises=self._promises
+        )
         return self._scheduler.submit(request)
 
     def cancel(self, stream: Stream, reason: str) -> None:
@@ -148,6 +150,7 @@ class Engine:
                     self._send_ahead(work)
                 self._run(work)
             self._device.end_step(self._client.next_step - 1)
+            self._counting.look(self._scheduler, self._client)
             if work is None and self._scheduler.is_waiting:
                 self._wait()
         except ServiceLost:
@@ -165,6 +168,7 @@ class Engine:
             self._attach()
             return
         try:
+            self._counting.look(self._scheduler, self._client)
             self._client.wait_events(0.0, completed_step=self._device.completed_step())
         except ServiceLost:
             self._lose()
@@ -203,7 +207,7 @@ class Engine:
         try:
             if self.attachments:
                 # Fails at once where nobody is there; an Attach would try for seconds, and nothing else done.
-                self._client.operator.usage()
+                self._client.check_service()
             self._client.attach(self._layout, build=BUILD)
         except (ServiceLost, Refused) as error:
             passes = isinstance(error, ServiceLost) or (self.attachments and error.reason in PASSING)
@@ -218,6 +222,8 @@ class Engine:
             self._client.close()
             raise
         self._pool = self._kv_layout.view(self._frames)
+        if self._promises is not None:
+            self._promises.frame_count = self._client.frame_count
         self._lost_at = None
         self.attachments += 1
         return True
@@ -275,6 +281,7 @@ class Engine:
 
     def _run(self, work: Work) -> None:
         """One forward pass; streams that have been fed all their tokens get the next one."""
+        self._counting.note_pass(work)
         batch = make_batch(work, self._client.tables, self._block_tokens)
         logits = self._device.forward(self._model, batch, self._pool)
         self._note_timing(work)

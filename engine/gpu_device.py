@@ -19,11 +19,11 @@ from engine.batch import Batch
 from engine.decode_graphs import DecodeGraphs, rows_of
 from engine.device import DeviceRefused, Logits
 from engine.gpu_stream import Stream
+from engine.kv.store_client import Pool
 from engine.model import Llama
 from engine.steps import Event, StepsUnderWay
 from engine.weights import LayerWeights, Weights
 from kernels.copy_blocks import copy_blocks
-from kvstore.client import MappedPool
 
 __all__ = ["GpuDevice"]
 
@@ -56,7 +56,7 @@ class GpuDevice:
             output=embedding if is_tied else weights.output.to(device),
         )
 
-    def open_pool(self, pool: MappedPool) -> torch.Tensor:
+    def open_pool(self, pool: Pool) -> torch.Tensor:
         if not pool.device_uuid:
             raise DeviceRefused(
                 f"the service's pool is in host memory, and this engine computes on {self._name}; remedy: "

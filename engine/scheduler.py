@@ -5,11 +5,13 @@ It calls nothing, computes nothing and reads no clock: `engine.py` sends the ope
 Where blocks are, it reads off the client's tables. `scheduling/order.py` says whose turn it is,
 `scheduling/preemption.py` who makes room, and `scheduling/answers.py` takes in what was answered.
 
-Want of memory is never an error. Whoever finds no room asks again with the next step.
+Want of memory is never an error. Whoever finds no room asks again with the next step. Where nobody may be
+preempted, who wants in asks only when room for all that it will need is certain.
 
 Who is to be forked takes room for exactly its tokens, because a fork shares the last block as part-filled by
 what was asked for. Whoever shares it asks for room before it writes, and is given a block of its own.
-Tests: tests/engine/test_scheduler.py, test_preemption.py, test_fairness.py, test_samples.py, test_beams.py.
+Tests: tests/engine/test_scheduler.py, test_preemption.py, test_fairness.py, test_samples.py, test_beams.py,
+test_promises.py.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,6 +21,7 @@ from engine.requests import NO_SEQUENCE, Request, Stream, StreamState, Work
 from engine.scheduling.answers import Answers
 from engine.scheduling.order import Order
 from engine.scheduling.preemption import Preemption
+from engine.scheduling.promises import Promises
 from engine.scheduling.roster import Roster
 from kvstore.client import BlockTables, KeyChain, operations
 from kvstore.v1 import kvstore_pb2 as pb
@@ -32,13 +35,20 @@ NOTHING = Work([])
 
 class Scheduler:
     def __init__(
-        self, block_tokens: int, *, running_max: int = 16, ageing_seconds: float = AGEING_SECONDS
+        self,
+        block_tokens: int,
+        *,
+        running_max: int = 16,
+        ageing_seconds: float = AGEING_SECONDS,
+        promises: Promises | None = None,
     ) -> None:
+        """`promises`: by which requests are admitted, and nobody is preempted; None: while there is room."""
         self._block_tokens = block_tokens
         self._running_max = running_max
+        self._promises = promises
         self._roster = Roster()
         self._order = Order(ageing_seconds)
-        self._preemption = Preemption(self._roster)
+        self._preemption = Preemption(self._roster, is_allowed=promises is None)
         self._answers = Answers(block_tokens, self._roster, self._order, self._preemption)
         # When the last step was made, on the clock of `Request.arrived`.
         self._now = 0.0
@@ -72,6 +82,15 @@ class Scheduler:
     def has(self, stream: Stream) -> bool:
         """Whether it is one of those that run, or wait to."""
         return stream in self._roster.streams
+
+    @property
+    def holding(self) -> Sequence[Stream]:
+        """Those that have memory on the GPU, or are about to."""
+        return self._roster.holding
+
+    @property
+    def preemptions(self) -> int:
+        return self._preemption.count
 
     @property
     def has_work(self) -> bool:
@@ -145,11 +164,17 @@ class Scheduler:
         """Those who want in, in order, as many as may run at once. None overtakes one who can't yet."""
         places = self._running_max - sum(each.width for each in self._roster.holding)
         is_returning = False
-        for stream in self._order.waiting(self._roster.outside, self._now):
+        waiting = self._roster.outside
+        free_blocks = self._free_blocks(tables) if waiting else 0
+        for stream in self._order.waiting(waiting, self._now):
             # One that is wider than all places enters when it is alone.
             if places < min(stream.width, self._running_max):
                 return
             places -= stream.width
+            if self._promises is not None:
+                free_blocks -= self._promises.blocks_for(stream)
+                if free_blocks < 0:
+                    return
             if stream.state is StreamState.PREEMPTED:
                 level = self._order.level(stream, self._now)
                 if not self._preemption.may_return(stream, level, tables):
@@ -165,6 +190,9 @@ class Scheduler:
                 # It has found no room so far: what comes free is for it, and not for smaller ones.
                 if is_short:
                     return
+
+    def _free_blocks(self, tables: BlockTables) -> int:
+        return self._promises.free_blocks(self._roster.holding, tables) if self._promises is not None else 0
 
     def _first_allocate(self, stream: Stream) -> pb.Operation:
         room = stream.room_needed(self._block_tokens)

@@ -1,4 +1,5 @@
-"""Contexts copied out of their frames into contiguous memory, for the torch references of attention."""
+"""Contexts in contiguous memory, for the torch references of attention: copied out of their frames there, or
+read where they are if they lie in one frame each."""
 
 import torch
 
@@ -12,10 +13,14 @@ def gather_context(
 
     kv_layer      dtype[frames, 2, block_tokens, kv_heads, head_dim]
     block_tables  int32 or int64 [sequences, blocks]
-    room          what `make_room` returned for as many sequences and tokens, or more; the result lies in it
+    room          what `make_room` returned for as many sequences and tokens, or more; the result lies in it,
+                  or for a single sequence whose context is in one frame, in that frame: not to be written to
     """
     _, _, block_tokens, kv_heads, head_dim = kv_layer.shape
     sequences, blocks = block_tables.shape[0], -(-tokens // block_tokens)
+    if sequences == blocks == 1:
+        frame = kv_layer[int(block_tables[0, 0]), :, None, :tokens]
+        return frame[0], frame[1]
     frames = block_tables[:, :blocks].flatten()
     for side in (0, 1):
         torch.index_select(kv_layer[:, side], 0, frames, out=room[side, : len(frames)])

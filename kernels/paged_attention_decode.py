@@ -22,6 +22,8 @@ __all__ = ["paged_attention_decode", "paged_attention_decode_reference", "plan_p
 NAME = "paged_attention_decode"
 # Of K and of V each, what the reference gathers before it reads it again.
 GATHERED_BYTES = 1 << 20
+# Frames with so many bytes of K are read where they are, context by context, where each lies in one frame.
+READ_BYTES = 1 << 16
 # Query heads of a KV head in one program; a larger group is shared between several.
 ROWS_MAX = 64
 
@@ -66,10 +68,13 @@ def paged_attention_decode_reference(
     context_lens: torch.Tensor,
     context_len_max: int,
 ) -> torch.Tensor:
-    """The same in torch: so many sequences at once as what is gathered of them stays in a core's cache."""
+    """The same in torch: so many sequences at once as what is gathered of them stays in a core's cache. What
+    lies in a large frame each is not gathered, and computed one by one."""
     lens = context_lens.tolist()
     row_bytes = context_len_max * kv_layer.shape[3] * kv_layer.shape[4] * kv_layer.dtype.itemsize
-    at_once = min(len(lens), max(1, GATHERED_BYTES // max(row_bytes, 1)))
+    frame_bytes = kv_layer[0, 0].nbytes if len(kv_layer) else 0
+    is_read = context_len_max <= kv_layer.shape[2] and frame_bytes >= READ_BYTES
+    at_once = 1 if is_read else min(len(lens), max(1, GATHERED_BYTES // max(row_bytes, 1)))
     room = make_room(kv_layer, at_once, context_len_max)
     parts = (slice(row, row + at_once) for row in range(0, len(lens), max(at_once, 1)))
     outputs = [_attend_some(query[part], kv_layer, block_tables[part], lens[part], room) for part in parts]

@@ -8,6 +8,8 @@ end.
 Ahead of need: while the store tells high pressure, the lowest are swapped out before those of a higher
 priority find their frames short, one at a time. They stay away until the pressure is low, or none of these is
 left. Who is to come back when another ends asks one step early, beside that one's last token.
+
+Where it isn't allowed nobody ever goes: room was certain for all who were admitted (`promises.py`).
 Tests: tests/engine/test_preemption.py.
 """
 
@@ -26,8 +28,11 @@ AHEAD_SECONDS = 0.2
 
 
 class Preemption:
-    def __init__(self, roster: Roster) -> None:
+    def __init__(self, roster: Roster, *, is_allowed: bool = True) -> None:
         self._roster = roster
+        self._is_allowed = is_allowed
+        # How often somebody was swapped out.
+        self.count = 0
         self._victim: Stream | None = None
         # Whether a stream has left since the last preemption.
         self._has_room_changed = True
@@ -43,7 +48,7 @@ class Preemption:
     def note_shortage(self, stream: Stream, frames_short: int) -> None:
         """No room is coming by itself: somebody has to go."""
         running = self._roster.running
-        if not frames_short or not running or self._victim is not None:
+        if not (self._is_allowed and frames_short and running) or self._victim is not None:
             return
         # A beam that waits for the others of its search has no use for its frames before they have come on.
         if waiting := [each for each in running if not each.tokens_pending]:
@@ -69,6 +74,7 @@ class Preemption:
             return
         victim.state = StreamState.PREEMPTED
         victim.preemptions += 1
+        self.count += 1
         victim.waits_since = now
         self._has_room_changed = False
         yield victim
@@ -79,7 +85,8 @@ class Preemption:
         Where pressure is FULL somebody waits for frames, and a shortage says who is to go.
         """
         running = self._roster.running
-        if self._pressure != pb.PRESSURE_HIGH or now < self._ahead_from or not running:
+        is_early = self._pressure != pb.PRESSURE_HIGH or now < self._ahead_from
+        if is_early or not running or not self._is_allowed:
             return None
         # Not what others have gained by waiting: of equals nobody goes before it must.
         if not any(each.request.priority > running[-1].level for each in self._roster.holding):

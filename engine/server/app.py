@@ -41,6 +41,7 @@ def make_app(model: str, workshop: Workshop, admission: Admission, *, api_key: s
     metrics, bridge = workshop.metrics, workshop.bridge
     metrics.watch("answers_under_way", "Answers under way or waiting.", lambda: admission.answers)
     metrics.watch("attached", "1 while the engine has its service.", lambda: bridge.is_attached)
+    metrics.watch_engine(lambda: bridge.figures)
     metrics.watch("sessions", "Sessions whose tokens are kept.", lambda: len(workshop.sessions))
     metrics.watch("session_tokens", "Tokens kept for them.", lambda: workshop.sessions.token_count)
 

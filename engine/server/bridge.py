@@ -16,6 +16,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 
 from engine.engine import Engine, EngineError
+from engine.figures import NO_FIGURES, Figures
 from engine.requests import Request, Stream, StreamState
 from engine.server.errors import not_served
 from engine.server.inbox import End, Inbox, News
@@ -66,6 +67,12 @@ class Bridge:
     def is_attached(self) -> bool:
         engine = self._engine
         return engine is not None and engine.is_attached
+
+    @property
+    def figures(self) -> Figures:
+        """Of the engine's memory; all zero where there is no engine."""
+        engine = self._engine
+        return NO_FIGURES if engine is None else engine.figures
 
     def start(self) -> None:
         """Returns when the engine has attached; raises what has kept it from that."""

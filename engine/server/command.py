@@ -21,6 +21,7 @@ from engine.device import DeviceRefused
 from engine.devices import DEVICE_HELP, gpu_uuid
 from engine.models import DTYPES, MODEL_NAMES, ModelNotFoundError
 from engine.refused import ModelRefused
+from engine.server.kv_choice import KVRefused, choose_kv
 from engine.server.limits import Limits
 from engine.server.loading import Loaded, load
 from engine.server.own_service import ServiceFailed, own_service
@@ -56,6 +57,26 @@ def serve(
     ] = "smollm2",
     dtype: Annotated[str, typer.Option(help=f"Of weights and KV: {', '.join(DTYPES)}.")] = "fp32",
     device: Annotated[str, typer.Option(help=DEVICE_HELP)] = "cpu",
+    kv: Annotated[
+        str,
+        typer.Option(
+            help="Where KV is kept: contiguous or paged, in this process; shared or tiered, in a service, "
+            "without preemption; full, in a service."
+        ),
+    ] = "full",
+    kv_memory: Annotated[
+        str | None,
+        typer.Option(help="For KV: the process's own memory, or --own-service's GPU tier. 1GiB."),
+    ] = None,
+    block_tokens: Annotated[int, typer.Option(help="Tokens of a block: 8, 16, 32 or 64.")] = 16,
+    reserve_tokens: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Of --kv contiguous: what each request has room for, the most that it may have. Default: "
+            "the model's context, up to 2048.",
+        ),
+    ] = None,
     kvstore: Annotated[
         str, typer.Option(help="The service's socket, a path or unix:PATH. Default: this user's.")
     ] = "",
@@ -89,17 +110,24 @@ def serve(
     ] = 60.0,
     threads: Annotated[int, typer.Option(min=1, help="Threads of the model.")] = 2,
     own: Annotated[
-        bool, typer.Option("--own-service", help="Start a kvstore service too, and end it at the end.")
+        bool,
+        typer.Option(
+            "--own-service", help="Start a kvstore service too, if --kv has one, and end it at the end."
+        ),
     ] = False,
     folder: Annotated[
         Path | None,
         typer.Option(help="Of --own-service: its folder, which stays. Default: a temporary one."),
     ] = None,
     gpu: Annotated[
-        str, typer.Option(help="Of --own-service: its GPU tier, which is on a GPU if --device is.")
-    ] = "1GiB",
-    cpu: Annotated[str, typer.Option(help="Of --own-service: its CPU tier.")] = "1GiB",
-    disk_bytes: Annotated[str, typer.Option(help="Of --own-service: its disk tier.")] = "4GiB",
+        str | None,
+        typer.Option(
+            help="Of --own-service: its GPU tier, which is on a GPU if --device is; as --kv-memory, or a "
+            "share like 25%. 1GiB."
+        ),
+    ] = None,
+    cpu: Annotated[str | None, typer.Option(help="Of --own-service: its CPU tier. 1GiB.")] = None,
+    disk_bytes: Annotated[str | None, typer.Option(help="Of --own-service: its disk tier. 4GiB.")] = None,
 ) -> None:
     """Answer OpenAI's HTTP API until SIGTERM or Ctrl-C."""
     if dtype not in DTYPES:
@@ -108,7 +136,18 @@ def serve(
     _check_host(host, has_key=bool(key))
     if own and kvstore:
         _refuse("--kvstore", kvstore, "with --own-service the service is its own")
+    folder_name = str(folder) if folder is not None else None
     try:
+        choice = choose_kv(
+            kv,
+            memory=kv_memory,
+            block_tokens=block_tokens,
+            reserve_tokens=reserve_tokens,
+            device=device,
+            kvstore=kvstore,
+            is_own=own,
+            tiers={"--gpu": gpu, "--cpu": cpu, "--disk-bytes": disk_bytes, "--folder": folder_name},
+        )
         limits = Limits(
             body_bytes=body_bytes,
             messages=messages,
@@ -120,7 +159,7 @@ def serve(
             request_seconds=request_seconds,
             stop_seconds=stop_seconds,
         )
-    except ValueError as error:
+    except (KVRefused, ValueError) as error:
         _fail(str(error), EXIT_REFUSED)
     options = Options(
         # As the path's last part, without what it is a file of.
@@ -129,6 +168,10 @@ def serve(
         host=host,
         port=port,
         api_key=key,
+        set_up=choice.set_up,
+        kv_bytes=choice.memory_bytes,
+        block_tokens=choice.block_tokens,
+        reserve_tokens=choice.reserve_tokens,
         running_max=running_max,
         attach_seconds=attach_seconds,
         limits=limits,
@@ -139,8 +182,11 @@ def serve(
     except DeviceRefused as error:
         _fail(str(error), EXIT_REFUSED)
     place = ["--gpu-device", uuid] if uuid else []
-    service = own_service(folder, [*place, "--gpu", gpu, "--cpu", cpu, "--disk-bytes", disk_bytes])
-    _run(options, service if own else nullcontext(kvstore), partial(load, model, dtype, device))
+    service: AbstractContextManager[str] = nullcontext(kvstore)
+    if own and choice.set_up.has_service:
+        has_disk = choice.set_up.has_lower_tiers
+        service = own_service(folder, [*place, *choice.service_flags], has_disk=has_disk)
+    _run(options, service, partial(load, model, dtype, device))
 
 
 def _run(options: Options, service: AbstractContextManager[str], load_model: Callable[[], Loaded]) -> None:
@@ -152,7 +198,7 @@ def _run(options: Options, service: AbstractContextManager[str], load_model: Cal
     try:
         with service as address:
             server = Server(replace(options, kvstore=address), load_model())
-            _show(server.start(), options.model, address, has_key=bool(options.api_key))
+            _show(server.start(), options, address)
             is_good = server.serve()
     except (CannotListen, DeviceRefused, ModelNotFoundError, ModelRefused) as error:
         _fail(str(error), EXIT_REFUSED)
@@ -169,12 +215,22 @@ def main() -> None:
         _fail("stopped before it was ready", EXIT_FAILED)
 
 
-def _show(url: str, model: str, address: str, *, has_key: bool) -> None:
-    key = '-H "Authorization: Bearer $KEY" ' if has_key else ""
-    message = f'{{"model":"{model}","max_tokens":60,"messages":[{{"role":"user","content":"Hello!"}}]}}'
-    print(f"Serving {model} on {url}/v1 (Ctrl-C stops). Try:")
-    print(f"  curl {url}/v1/chat/completions {key}-H 'Content-Type: application/json' -d '{message}'")
-    print(f"The memory behind it: kvstore status --socket {address}", flush=True)
+def _show(url: str, options: Options, address: str) -> None:
+    key = '-H "Authorization: Bearer $KEY" ' if options.api_key else ""
+    message = (
+        f'{{"model":"{options.model}","max_tokens":60,"messages":[{{"role":"user","content":"Hello!"}}]}}'
+    )
+    memory = f"{options.kv_bytes} bytes of its own, {options.set_up.name}"
+    if options.set_up.has_service:
+        memory = f"kvstore status --socket {address}"
+    # At once, so that who reads the first line has the rest too.
+    print(
+        f"Serving {options.model} on {url}/v1 (Ctrl-C stops). Try:\n"
+        f"  curl {url}/v1/chat/completions {key}-H 'Content-Type: application/json' -d '{message}'\n"
+        f"The memory behind it: {memory}\n",
+        end="",
+        flush=True,
+    )
 
 
 def _read_key(path: Path | None) -> str:

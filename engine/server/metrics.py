@@ -1,16 +1,33 @@
-"""The server's figures for Prometheus: requests, tokens, how long they took, and what is under way.
+"""The server's figures for Prometheus: requests, tokens, how long they took, what is under way, and what the
+engine does with its memory.
 
 docs/engine.md lists them. Tests: tests/engine/server/test_app.py.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
 
+from engine.figures import Figures
 from engine.server.asked import Usage
 
 __all__ = ["Metrics"]
 
+# Fields of `Figures`, and what they are.
+GAUGES = {
+    "kv_tokens_capacity": "Tokens that the KV memory of the GPU tier, or of the process, has room for.",
+    "kv_tokens_held": "Room in frames that requests hold, in tokens, each frame counted once.",
+    "kv_tokens_live": "Tokens in these frames whose KV is written, shared ones once.",
+    "requests_running": "Sequences with memory on the GPU.",
+    "requests_waiting": "Sequences that wait for memory, or for their turn.",
+}
+TOTALS = {
+    "prompt_tokens_computed": "Tokens fed to the model in prefill.",
+    "preemptions": "Sequences swapped out or dropped for want of room.",
+    "steps": "Forward passes.",
+}
 SECONDS = (0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500)
 
 
@@ -47,6 +64,10 @@ class Metrics:
             registry=self.registry,
         )
 
+    def watch_engine(self, read: Callable[[], Figures]) -> None:
+        """Its memory, all figures as they were at one moment."""
+        self.registry.register(_EngineFigures(read))
+
     def watch(self, name: str, text: str, read: Callable[[], float]) -> None:
         """A figure that is read when it is asked for."""
         Gauge(f"kvstore_engine_{name}", text, registry=self.registry).set_function(read)
@@ -65,3 +86,15 @@ class Metrics:
 
     def text(self) -> bytes:
         return generate_latest(self.registry)
+
+
+class _EngineFigures(Collector):
+    def __init__(self, read: Callable[[], Figures]) -> None:
+        self._read = read
+
+    def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
+        figures = self._read()
+        for name, text in GAUGES.items():
+            yield GaugeMetricFamily(f"kvstore_engine_{name}", text, getattr(figures, name))
+        for name, text in TOTALS.items():
+            yield CounterMetricFamily(f"kvstore_engine_{name}", text, getattr(figures, name))

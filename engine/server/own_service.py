@@ -36,10 +36,12 @@ class ServiceFailed(Exception):
 
 
 @contextmanager
-def own_service(folder: Path | None, flags: Sequence[str]) -> Iterator[str]:
-    """The service's address. `folder` None: one that goes with it. `flags`: as of `kvstore serve`."""
+def own_service(folder: Path | None, flags: Sequence[str], *, has_disk: bool = True) -> Iterator[str]:
+    """The service's address. `folder` None: one that goes with it; a disk tier is in there. `flags`: as of
+    `kvstore serve`."""
     with _made(folder) as place:
-        service = _Service(place, flags)
+        disk = ("--disk", str(place / "disk")) if has_disk else ()
+        service = _Service(place, [*disk, *flags])
         try:
             service.until_ready()
             yield service.address
@@ -54,8 +56,7 @@ class _Service:
         socket = folder / "kvstore.sock"
         self.address = f"unix:{socket}"
         self._log = folder / "service.log"
-        command = [sys.executable, "-m", "kvstore", "serve", "--socket", str(socket)]
-        self._command = [*command, "--disk", str(folder / "disk"), *flags]
+        self._command = [sys.executable, "-m", "kvstore", "serve", "--socket", str(socket), *flags]
         self._is_over = threading.Event()
         self._process = self._start()
         self._keeper = threading.Thread(target=self._keep, name="own-service")

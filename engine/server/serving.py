@@ -19,6 +19,9 @@ import uvicorn
 
 from engine.devices import open_device
 from engine.engine import Engine
+from engine.kv.in_process import InProcess
+from engine.kv.set_ups import FULL, RESERVE_TOKENS_MAX, SetUp
+from engine.kv.store_client import StoreClient
 from engine.server.admission import Admission
 from engine.server.app import make_app
 from engine.server.bridge import Bridge
@@ -51,7 +54,12 @@ class Options:
     port: int = 8000
     # What requests have to bring; empty: none is asked for.
     api_key: str = ""
+    set_up: SetUp = FULL
+    # The process's own memory for KV, where the set-up has no service.
+    kv_bytes: int = 0
     block_tokens: int = 16
+    # What each request has room for, where that is reserved; 0: the model's context, up to a bound.
+    reserve_tokens: int = 0
     # Sequences that are computed at once.
     running_max: int = 16
     # How long the service may be away when the server starts.
@@ -66,6 +74,8 @@ class Server:
         self._options = options
         self._loaded = loaded
         limits = options.limits
+        context_tokens = loaded.model.config.context_length
+        self._reserve_tokens = min(options.reserve_tokens or RESERVE_TOKENS_MAX, context_tokens)
         self.bridge = Bridge(self._open_engine, on_end=self.stop)
         self.workshop = Workshop(
             bridge=self.bridge,
@@ -73,7 +83,7 @@ class Server:
             sessions=SessionTokens(limits.session_tokens),
             metrics=Metrics(),
             limits=limits,
-            context_tokens=loaded.model.config.context_length,
+            context_tokens=self._reserve_tokens if options.set_up.is_contiguous else context_tokens,
         )
         self.admission = Admission(limits.answers_at_once)
         app = make_app(options.model, self.workshop, self.admission, api_key=options.api_key)
@@ -122,15 +132,20 @@ class Server:
     def _open_engine(self) -> Engine:
         """Tries until the service is there, for some time, or until the server is stopped."""
         options = self._options
+        is_contiguous = options.set_up.is_contiguous
         deadline = time.monotonic() + options.attach_seconds
         while True:
-            client = Client(options.kvstore)
+            client: StoreClient = InProcess(options.kv_bytes)
+            if options.set_up.has_service:
+                client = Client(options.kvstore)
             try:
                 engine = Engine(
                     self._loaded.model,
                     client,
+                    set_up=options.set_up,
                     device=open_device(self._loaded.device),
-                    block_tokens=options.block_tokens,
+                    # A request has one frame, and that all of its room.
+                    block_tokens=self._reserve_tokens if is_contiguous else options.block_tokens,
                     running_max=options.running_max,
                     attach_seconds=0.0,
                 )

@@ -77,6 +77,11 @@ class Client:
         self._attached_with = response
         self._attachment = Attachment(self._service, response.engine, pools, tables, lease_seconds)
 
+    def check_service(self) -> None:
+        """Returns where a service answers, attached or not. Where nobody is there it fails at once, and an
+        attach would try for seconds."""
+        self.operator.usage()
+
     @property
     def engine(self) -> str:
         return self._attached().engine

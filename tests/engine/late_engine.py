@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 
 from engine.gpu_device import GpuDevice
+from engine.kv.store_client import Pool
 from engine.model import Llama
-from kvstore.client import Client, MappedPool, PendingStep
+from kvstore.client import Client, PendingStep
 from kvstore.cuda.driver import Driver
 from kvstore.v1 import kvstore_pb2 as pb
 from tests.cuda.fake import fake_uuid
@@ -24,7 +25,7 @@ class LateGpu(GpuDevice):
         # By step: how much was given to the stream when it ended.
         self.given_by_step: dict[int, int] = {0: 0}
 
-    def open_pool(self, pool: MappedPool):
+    def open_pool(self, pool: Pool):
         self.given_by_step = {0: 0}
         return super().open_pool(HostPoolAsGpu(pool, fake_uuid(0)) if self._is_host_pool else pool)  # type: ignore[arg-type]
 

@@ -15,8 +15,9 @@ import numpy as np
 import torch
 
 from engine.gpu_stream import Capture
+from engine.kv.store_client import Pool
 from engine.steps import Event
-from kvstore.client import DeviceFrames, MappedPool
+from kvstore.client import DeviceFrames
 
 __all__ = ["HostPoolAsGpu", "LateStream"]
 
@@ -103,6 +104,6 @@ class LateEvent:
 class HostPoolAsGpu:
     """A mapped pool of a service without a GPU, that says it were on one."""
 
-    def __init__(self, pool: MappedPool, uuid: str) -> None:
+    def __init__(self, pool: Pool, uuid: str) -> None:
         self.device_uuid = uuid
         self.device_frames = pool.frames

@@ -1,0 +1,41 @@
+"""Which requests an engine takes: what could never be computed is refused before it is begun.
+
+Tests: tests/engine/test_engine.py, kv/test_set_ups.py.
+"""
+
+from engine.config import ModelConfig
+from engine.requests import Request
+from engine.scheduling.promises import Promises
+
+__all__ = ["EngineError", "check_request"]
+
+# A Fork takes 64 children.
+BRANCHES_MAX = 64
+
+
+class EngineError(Exception):
+    """A request that this engine cannot take."""
+
+
+def check_request(
+    request: Request, config: ModelConfig, *, reserve_tokens: int | None, promises: Promises | None
+) -> None:
+    """`reserve_tokens`: what there is for each request, where that is fixed. `promises`: by which it would be
+    admitted; without them only the store says what it never has room for."""
+    length = len(request.prompt) + request.max_new_tokens
+    if not request.prompt or request.max_new_tokens < 1:
+        raise EngineError("a request needs a prompt and room for one new token")
+    if length > config.context_length:
+        raise EngineError(f"{length} tokens are more than the model's {config.context_length}")
+    if reserve_tokens is not None and length > reserve_tokens:
+        raise EngineError(f"{length} tokens are more than the {reserve_tokens} that are reserved for each")
+    if not (1 <= request.samples <= BRANCHES_MAX and 1 <= request.beams <= BRANCHES_MAX):
+        raise EngineError(f"samples and beams must be from 1 to {BRANCHES_MAX}")
+    if request.samples > request.beams > 1:
+        raise EngineError(f"{request.beams} beams are too few for {request.samples} answers")
+    if min(request.prompt) < 0 or max(request.prompt) >= config.vocab_size:
+        raise EngineError(f"the prompt's tokens must be from 0 to {config.vocab_size - 1}")
+    if promises is not None and (blocks := promises.blocks_of(request)) > promises.frame_count:
+        raise EngineError(
+            f"its answers may come to need {blocks} blocks, and the KV memory has {promises.frame_count}"
+        )
