@@ -49,8 +49,9 @@ class Promises:
         if not held:
             # A fork that is not in the tables yet has what its parent has filled.
             return needed - stream.committed_blocks
-        # A part-filled last block may be shared: who writes to it gets another.
-        return needed + bool(stream.room % self._block_tokens)
+        # Since a fork a part-filled last block may be shared: who writes to it gets another.
+        is_shared = stream.width == 1 and stream.room % self._block_tokens
+        return needed + bool(is_shared)
 
     def _blocks(self, request: Request, width: int) -> int:
         # The last token of an answer is not fed to the model.

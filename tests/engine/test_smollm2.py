@@ -8,9 +8,14 @@ import torch
 from engine.formats.gguf_file import GGUFFile
 from engine.formats.gguf_model import GGUFModel
 from engine.formats.loading import load_weights
+from engine.kv.set_ups import SET_UPS
+from engine.model import Llama
 from engine.models import ModelNotFoundError, find_smollm2
+from engine.requests import Request
+from engine.sampling import Sampling
 from engine.tokenizer import Tokenizer
 from engine.weights import Weights, random_weights
+from tests.engine.kv.set_up_runs import run
 from tests.engine.runner import (
     BLOCK_TOKENS,
     MHA,
@@ -75,6 +80,18 @@ def test_smollm2_hits_change_nothing(smollm2, smollm2_ids):
 
 def test_smollm2_same_chunks_give_same_bytes(smollm2, smollm2_ids):
     assert_same_chunks_give_same_bytes(Runner(smollm2), smollm2_ids)
+
+
+def test_smollm2_says_the_same_in_all_five_set_ups(smollm2, smollm2_ids):
+    model, drawn = Llama(smollm2), Sampling(temperature=0.8, seed=1)
+    script = [
+        [Request(id="greedy", prompt=tuple(smollm2_ids[:30]), max_new_tokens=4)],
+        [Request(id="drawn", prompt=tuple(smollm2_ids[30:45]), max_new_tokens=4, sampling=drawn)],
+    ]
+    token_bytes = model.config.kv_layout(block_tokens=1, dtype=smollm2.dtype).block_bytes
+    answers = [run(each, model, script, 96 * token_bytes, 48).answers for each in SET_UPS.values()]
+    assert len(answers[0]) == 2
+    assert all(each == answers[0] for each in answers)
 
 
 def test_query_and_key_rows_stand_as_before_llama_cpps_converter(smollm2):
