@@ -4,6 +4,7 @@ A server for each, measured in turns. Small blocks waste less of the last one an
 ones cost less to look for, to move and to write to disk.
 """
 
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -93,9 +94,9 @@ def _rows(load: Load, found: Mapping[int, list[Measured]]) -> Iterator[Row]:
             [each.tokens_per_second for each in measured],
             reference=usual,
         )
-        yield make_row(
-            f"{name}: KV memory holding live tokens", "%", [100 * each.live_share for each in measured]
-        )
+        live = [100 * each.live_share for each in measured if not math.isnan(each.live_share)]
+        if live:
+            yield make_row(f"{name}: KV memory holding live tokens", "%", live)
         yield make_row(f"{name}: prefix hit rate", "%", [100 * each.hit_rate for each in measured])
         differ = sum(differing(a, b) for a, b in zip(measured, found[USUAL], strict=True))
         yield make_row(f"{name}: answers that differ from blocks of {USUAL}", "", [differ], at_most=0)

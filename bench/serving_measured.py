@@ -18,7 +18,7 @@ __all__ = ["Measured", "differing", "measure_closed", "measure_open", "percentil
 
 Figures = Mapping[str, float]
 
-LOOK_SECONDS = 0.2
+LOOK_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
@@ -83,11 +83,11 @@ class Measured:
     @property
     def at_once(self) -> float:
         """Requests that had KV memory at once, on average over the time in which others waited for it; where
-        nobody ever waited, the most that had any."""
+        nobody ever waited, the most that had any. Not a number where none was seen."""
         crowded = [each["requests_running"] for each in self.watched if each["requests_waiting"]]
         if crowded:
             return sum(crowded) / len(crowded)
-        return max((each["requests_running"] for each in self.watched), default=0.0)
+        return max((each["requests_running"] for each in self.watched), default=math.nan) or math.nan
 
     @property
     def live_share(self) -> float:
@@ -132,10 +132,10 @@ def differing(a: Measured, b: Measured) -> int:
 
 
 def _measure(server: Server, load: Callable[[], Run]) -> Measured:
-    before, swapped = server.figures(), server.bytes_swapped()
+    before, swapped = server.figures_at_rest(), server.bytes_swapped()
     with _Watch(server.figures) as watch:
         run = load()
-    after = server.figures()
+    after = server.figures_at_rest()
     return Measured(run, before, after, watch.seen, server.bytes_swapped() - swapped)
 
 

@@ -1,13 +1,14 @@
 """The engine's server in one of its set-ups, in a process of its own, and what can be read of it.
 
-A set-up is where KV is kept: `contiguous` reserves each request's longest in one piece, `paged` gives blocks
-as they are needed, `shared` finds prefixes again (by a kvstore service with nothing but the "GPU" tier),
-`tiered` has a CPU tier below that, and `full` a disk too.
+A set-up is where KV is kept (engine/kv/set_ups.py): `contiguous` reserves each request's longest in one
+piece, `paged` gives blocks as they are needed, `shared` finds prefixes again (by a kvstore service with no
+more than the "GPU" tier), `tiered` has CPU and disk below that, and `full` pushes requests out for room too.
 """
 
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,18 +18,19 @@ import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
 from bench.report import ROOT
+from engine.kv.set_ups import SET_UPS
 from kvstore.client import Client
 from kvstore.v1 import kvstore_pb2 as pb
 
 __all__ = ["OWN_SERVICE", "SETUPS", "Server", "SetUp", "server"]
 
-SETUPS = ("contiguous", "paged", "shared", "tiered", "full")
+SETUPS = tuple(SET_UPS)
 # Those that a kvstore service stands behind.
-OWN_SERVICE = ("shared", "tiered", "full")
+OWN_SERVICE = tuple(name for name, each in SET_UPS.items() if each.has_service)
 NAMES = "kvstore_engine_"
 END_SECONDS = 40.0
 SECONDS_MAX = 30.0
-MOVES_DOWN = (pb.TIER_CPU, pb.TIER_DISK)
+COUNT_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,9 +55,7 @@ class SetUp:
         if self.name in OWN_SERVICE:
             flags += ["--own-service", "--folder", str(folder)]
         if self.name in ("tiered", "full"):
-            flags += ["--cpu", str(self.cpu_bytes)]
-        if self.name == "full":
-            flags += ["--disk-bytes", str(self.disk_bytes)]
+            flags += ["--cpu", str(self.cpu_bytes), "--disk-bytes", str(self.disk_bytes)]
         return flags
 
 
@@ -74,6 +74,18 @@ class Server:
         """What `/metrics` has, by name without `kvstore_engine_`; of several labels, the sum."""
         response = httpx.get(f"{self.url}/metrics", timeout=SECONDS_MAX, trust_env=False)
         return read_figures(response.raise_for_status().text)
+
+    def figures_at_rest(self) -> dict[str, float]:
+        """When all that was asked has been done, and counted."""
+        end = time.monotonic() + SECONDS_MAX
+        while True:
+            # Of short work it counts, and shows, the last a little later.
+            time.sleep(COUNT_SECONDS)
+            figures = self.figures()
+            if not figures["requests_running"] and not figures["requests_waiting"]:
+                return figures
+            if time.monotonic() > end:
+                raise SystemExit(f"{self.setup.name}: requests hold memory, and all were answered: {figures}")
 
     def usage(self) -> pb.Usage:
         """Of the kvstore service; empty where there is none."""

@@ -11,7 +11,7 @@ from bench.report import Row, make_row
 from bench.serving_bench import Bench
 from bench.serving_load import Job
 from bench.serving_measured import differing, measure_closed
-from bench.serving_server import server
+from bench.serving_server import Server, server
 
 __all__ = ["LOADS", "Load", "measure"]
 
@@ -40,33 +40,35 @@ QUICK_LOADS = (
 
 
 def measure(bench: Bench) -> Iterator[Row]:
-    rounds = ROUNDS_QUICK if bench.quick else ROUNDS
-    for load in QUICK_LOADS if bench.quick else LOADS:
-        # A server of its own for each, so that what the service says is of this load.
-        with (
-            server(bench.setup("full", MEMORY_TOKENS)) as full,
-            server(bench.setup("paged", MEMORY_TOKENS)) as paged,
-        ):
-            speeds: dict[str, list[float]] = {"full": [], "paged": []}
-            differ = 0
-            for round_ in range(rounds + 1):
-                jobs = [
-                    Job(turns=(bench.prompts.take(tokens),), answer_tokens=load.answer_tokens)
-                    for tokens in load.prompts
-                ]
-                # Who comes first takes turns too.
-                order = (full, paged) if round_ % 2 else (paged, full)
-                measured = {each.setup.name: measure_closed(each, jobs, CLIENTS) for each in order}
-                differ += differing(measured["full"], measured["paged"])
-                for name, each in measured.items():
-                    speeds[name].append(each.tokens_per_second)
-                    bench.note(load.name, name, each)
-        # The first round is of two processes that do all for the first time.
-        yield make_row(
-            f"{load.name}: tokens a second, full over paged",
-            "tok/s",
-            speeds["full"][1:],
-            reference=speeds["paged"][1:],
-            ratio_at_least=bench.goal(0.97),
-        )
-        yield make_row(f"{load.name}: answers that differ, full from paged", "", [differ], at_most=0)
+    with (
+        server(bench.setup("full", MEMORY_TOKENS)) as full,
+        server(bench.setup("paged", MEMORY_TOKENS)) as paged,
+    ):
+        for load in QUICK_LOADS if bench.quick else LOADS:
+            yield from _rows(bench, load, full, paged)
+
+
+def _rows(bench: Bench, load: Load, full: Server, paged: Server) -> Iterator[Row]:
+    speeds: dict[str, list[float]] = {"full": [], "paged": []}
+    differ = 0
+    for turn in range(1 + (ROUNDS_QUICK if bench.quick else ROUNDS)):
+        jobs = [
+            Job(turns=(bench.prompts.take(tokens),), answer_tokens=load.answer_tokens)
+            for tokens in load.prompts
+        ]
+        # Who comes first takes turns too.
+        order = (full, paged) if turn % 2 else (paged, full)
+        measured = {each.setup.name: measure_closed(each, jobs, CLIENTS) for each in order}
+        differ += differing(measured["full"], measured["paged"])
+        for name, each in measured.items():
+            speeds[name].append(each.tokens_per_second)
+            bench.note(load.name, name, each)
+    # The first turn is of two processes that do some things for the first time.
+    yield make_row(
+        f"{load.name}: tokens a second, full over paged",
+        "tok/s",
+        speeds["full"][1:],
+        reference=speeds["paged"][1:],
+        ratio_at_least=bench.goal(0.97),
+    )
+    yield make_row(f"{load.name}: answers that differ, full from paged", "", [differ], at_most=0)

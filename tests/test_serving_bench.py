@@ -9,6 +9,7 @@ import pytest
 
 from bench import serving
 from bench.serving_bench import Bench
+from bench.serving_chats import compare
 from bench.serving_load import Answer, Job, Run, arrivals, run_closed, run_open
 from bench.serving_measured import Measured, differing, percentile
 from bench.serving_plots import check_plots, draw
@@ -252,7 +253,7 @@ def test_plots_without_a_folder_are_refused_before_anything_is_measured(tmp_path
 
 def test_an_answer_that_differs_ends_in_status_1(monkeypatch, capsys):
     def part(bench):
-        yield from serving.serving_chats.compare("a load", {name: measured(answer(name)) for name in SETUPS})
+        yield from compare("a load", {name: measured(answer(name)) for name in SETUPS})
 
     monkeypatch.setattr(serving, "PARTS", {"chats": part})
     with pytest.raises(SystemExit) as end:
