@@ -34,14 +34,14 @@ class Load:
 
 
 LOADS = (
-    Load(name="short prompts", clients=8, requests=16, shared_tokens=0, own_tokens=45, answer_tokens=24),
+    Load(name="short prompts", clients=8, requests=16, shared_tokens=0, own_tokens=45, answer_tokens=20),
     Load(
         name="long prompts, half of them shared",
-        clients=4,
-        requests=6,
-        shared_tokens=700,
-        own_tokens=700,
-        answer_tokens=12,
+        clients=2,
+        requests=5,
+        shared_tokens=500,
+        own_tokens=500,
+        answer_tokens=8,
     ),
 )
 QUICK_LOADS = (

@@ -34,11 +34,11 @@ class Sizes:
 
 
 FULL = Sizes(
-    closed=8,
-    open=6,
+    closed=6,
+    open=4,
     turns=3,
     answer_tokens=24,
-    clients=6,
+    clients=5,
     per_second=0.5,
     memory_tokens=6144,
     reserve_tokens=2048,

@@ -5,6 +5,7 @@ piece, `paged` gives blocks as they are needed, `shared` finds prefixes again (b
 more than the "GPU" tier), `tiered` has CPU and disk below that, and `full` pushes requests out for room too.
 """
 
+import json
 import subprocess
 import sys
 import tempfile
@@ -93,6 +94,12 @@ class Server:
             return pb.Usage()
         with Client(self.address) as client:
             return client.operator.usage()
+
+    def advice(self) -> list[str]:
+        """What `kvstore status` advises."""
+        command = [sys.executable, "-m", "kvstore", "status", "--json", "--socket", self.address]
+        told = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout
+        return [each["text"] for each in json.loads(told)["advice"]]
 
     def bytes_swapped(self) -> int:
         """Moved between tiers so far, in either direction."""
