@@ -96,6 +96,28 @@ def test_batches_of_fixed_size(context_len_max, interpreted):
     interpreted(check_padding, context_len_max=context_len_max)
 
 
+def check_large_frames() -> None:
+    """Each context in a frame of its own, as with a cache of maximum length: it is read there, and no NaN
+    behind it, and nothing is written."""
+    contexts = PagedContexts([1, 37, 384, 200], 2, 64, 384, torch.float32)
+    tables, lens = contexts.tables[:, :1], torch.cat((contexts.lens, torch.tensor([0])))
+    query = contexts.draw(5, 4, 64)
+    before = contexts.pool.clone().view(torch.int32)
+    output = paged_attention_decode(query, contexts.layer, torch.cat((tables, tables[:1])), lens, 384)
+    expected = [
+        dense_attention(*each)
+        for each in zip(query[:4].split(1), contexts.keys, contexts.values, strict=True)
+    ]
+    assert_near(output[:4], torch.cat(expected), torch.float32)
+    assert not output[4].any()
+    assert torch.equal(contexts.pool.view(torch.int32), before)
+
+
+def test_frames_of_maximum_length(interpreted):
+    check_large_frames()
+    interpreted(check_large_frames)
+
+
 def check_nothing_is_written() -> None:
     contexts = PagedContexts([5, 40], 2, 8, 16, torch.float32)
     before = contexts.pool.clone().view(torch.uint8)

@@ -50,6 +50,19 @@ def check(dtype: str, head_dim: int, heads: tuple[int, int], block_tokens: int, 
     check_chunks(chunks, dtype, heads, head_dim, block_tokens)
 
 
+def test_frames_of_maximum_length(interpreted):
+    """A context that lies in one frame, read there behind nothing and behind what is cached."""
+    case: dict[str, Any] = {
+        "chunks": [(0, 90), (90, 60), (0, 0)],
+        "dtype": "float32",
+        "heads": (4, 2),
+        "head_dim": 32,
+        "block_tokens": 192,
+    }
+    check_chunks(**case)
+    interpreted(check_chunks, **case)
+
+
 def test_reference(case):
     check(**case)
 
