@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from bench import (
+    engine_overhead,
     serving_blocks,
     serving_chats,
     serving_disk,
@@ -34,6 +35,7 @@ PARTS: dict[str, Callable[[Bench], Iterator[Row]]] = {
     "throughput": serving_throughput.measure,
     "disk": serving_disk.measure,
     "unpaying": serving_unpaying.measure,
+    "overhead": lambda bench: engine_overhead.measure(bench.quick),
     "blocks": serving_blocks.measure,
     "chats": serving_chats.measure,
 }

@@ -10,7 +10,7 @@ import asyncio
 import json
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -71,12 +71,12 @@ class Run:
 def run_closed(url: str, model: str, jobs: Sequence[Job], clients: int, transport: Transport = None) -> Run:
     """So many clients, each of which takes the next job when its last is done. `transport`: another than
     HTTP over TCP."""
-    return asyncio.run(_Load(url, model, jobs, transport).closed(clients))
+    return _run(_Load(url, model, jobs, transport).closed(clients))
 
 
 def run_open(url: str, model: str, jobs: Sequence[Job], transport: Transport = None) -> Run:
     """Each job begins at its `starts_at`."""
-    return asyncio.run(_Load(url, model, jobs, transport).open())
+    return _run(_Load(url, model, jobs, transport).open())
 
 
 def arrivals(count: int, per_second: float, seed: int) -> list[float]:
@@ -86,6 +86,20 @@ def arrivals(count: int, per_second: float, seed: int) -> list[float]:
         at += made.expovariate(per_second)
         found.append(at)
     return found
+
+
+def _run(load: Coroutine[Any, Any, Run]) -> Run:
+    try:
+        return asyncio.run(load)
+    except BaseExceptionGroup as group:
+        failed = group.subgroup(_LoadFailed)
+        if failed is None:
+            raise
+        raise SystemExit(str(failed.exceptions[0])) from None
+
+
+class _LoadFailed(Exception):
+    """An answer that is none; the message says what came instead."""
 
 
 class _Load:
@@ -149,7 +163,7 @@ class _Load:
         async with client.stream("POST", path, json=body) as response:
             if response.status_code != httpx.codes.OK:
                 told = (await response.aread()).decode(errors="replace")
-                raise SystemExit(f"{path} was answered with status {response.status_code}: {told}")
+                raise _LoadFailed(f"{path} was answered with status {response.status_code}: {told}")
             heard.begin()
             async for line in response.aiter_lines():
                 heard.hear(line)
@@ -174,7 +188,7 @@ class _Heard:
             return
         event = json.loads(line.removeprefix(EVENT))
         if "error" in event:
-            raise SystemExit(f"an answer has ended in an error: {event['error']}")
+            raise _LoadFailed(f"an answer has ended in an error: {event['error']}")
         self.usage = event.get("usage") or self.usage
         for choice in event["choices"]:
             # A completion's, or a chat's.
@@ -188,7 +202,7 @@ class _Heard:
 
     def answer(self) -> Answer:
         if not self.finish or not self.usage:
-            raise SystemExit("an answer was cut off")
+            raise _LoadFailed("an answer was cut off")
         details = self.usage.get("prompt_tokens_details") or {}
         return Answer(
             text="".join(self.texts),

@@ -30,6 +30,8 @@ class Measured:
     after: Figures
     watched: Sequence[Figures]
     bytes_swapped: int
+    # Of the processor, engine and service together.
+    cpu_seconds: float
 
     @cached_property
     def answers(self) -> list[Answer]:
@@ -71,6 +73,11 @@ class Measured:
     def tokens_per_second(self) -> float:
         """Of answers."""
         return sum(answer.completion_tokens for answer in self.answers) / self.seconds
+
+    @property
+    def cpu_per_token(self) -> float:
+        """Seconds of the processor for a token of an answer: what others on the machine add nothing to."""
+        return self.cpu_seconds / sum(answer.completion_tokens for answer in self.answers)
 
     @property
     def preemptions(self) -> int:
@@ -132,11 +139,12 @@ def differing(a: Measured, b: Measured) -> int:
 
 
 def _measure(server: Server, load: Callable[[], Run]) -> Measured:
-    before, swapped = server.figures_at_rest(), server.bytes_swapped()
+    before, swapped, cpu = server.figures_at_rest(), server.bytes_swapped(), server.cpu_seconds()
     with _Watch(server.figures) as watch:
         run = load()
     after = server.figures_at_rest()
-    return Measured(run, before, after, watch.seen, server.bytes_swapped() - swapped)
+    cpu = server.cpu_seconds() - cpu
+    return Measured(run, before, after, watch.seen, server.bytes_swapped() - swapped, cpu)
 
 
 class _Watch(AbstractContextManager["_Watch"]):

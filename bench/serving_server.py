@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
+import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
 from bench.report import ROOT
@@ -63,9 +64,10 @@ class SetUp:
 class Server:
     """One that answers."""
 
-    def __init__(self, setup: SetUp, url: str, address: str) -> None:
-        """`address`: the kvstore service's; empty where there is none."""
+    def __init__(self, setup: SetUp, url: str, address: str, process: int) -> None:
+        """`address`: the kvstore service's; empty where there is none. `process`: the engine's."""
         self.setup, self.url, self.address = setup, url, address
+        self._process = psutil.Process(process)
 
     @property
     def model(self) -> str:
@@ -87,6 +89,11 @@ class Server:
                 return figures
             if time.monotonic() > end:
                 raise SystemExit(f"{self.setup.name}: requests hold memory, and all were answered: {figures}")
+
+    def cpu_seconds(self) -> float:
+        """Of the processor, what engine and service have taken so far."""
+        processes = [self._process, *self._process.children(recursive=True)]
+        return sum(sum(each.cpu_times()[:2]) for each in processes)
 
     def usage(self) -> pb.Usage:
         """Of the kvstore service; empty where there is none."""
@@ -128,7 +135,7 @@ def server(setup: SetUp, folder: Path | None = None) -> Iterator[Server]:
         try:
             url = _url(process, log)
             address = f"unix:{place / 'kvstore.sock'}" if setup.name in OWN_SERVICE else ""
-            yield Server(setup, url, address)
+            yield Server(setup, url, address, process.pid)
         finally:
             _end(process)
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from bench.report import Row, make_row
 from bench.serving_bench import Bench
 from bench.serving_load import Job
-from bench.serving_measured import differing, measure_closed
+from bench.serving_measured import Measured, differing, measure_closed
 from bench.serving_server import Server, server
 
 __all__ = ["LOADS", "Load", "measure"]
@@ -57,7 +57,7 @@ def measure(bench: Bench) -> Iterator[Row]:
 
 
 def _rows(bench: Bench, load: Load, full: Server, paged: Server) -> Iterator[Row]:
-    speeds: dict[str, list[float]] = {"full": [], "paged": []}
+    found: dict[str, list[Measured]] = {"full": [], "paged": []}
     differ = 0
     for turn in range(1 + (ROUNDS_QUICK if bench.quick else ROUNDS)):
         jobs = [
@@ -69,14 +69,21 @@ def _rows(bench: Bench, load: Load, full: Server, paged: Server) -> Iterator[Row
         measured = {each.setup.name: measure_closed(each, jobs, CLIENTS) for each in order}
         differ += differing(measured["full"], measured["paged"])
         for name, each in measured.items():
-            speeds[name].append(each.tokens_per_second)
+            found[name].append(each)
             bench.note(load.name, name, each)
     # The first turn is of two processes that do some things for the first time.
+    ours, plain = found["full"][1:], found["paged"][1:]
     yield make_row(
         f"{load.name}: tokens a second, full over paged",
         "tok/s",
-        speeds["full"][1:],
-        reference=speeds["paged"][1:],
+        [each.tokens_per_second for each in ours],
+        reference=[each.tokens_per_second for each in plain],
         ratio_at_least=bench.goal(0.97),
+    )
+    yield make_row(
+        f"{load.name}: processor time a token, full over paged",
+        "ms",
+        [1e3 * each.cpu_per_token for each in ours],
+        reference=[1e3 * each.cpu_per_token for each in plain],
     )
     yield make_row(f"{load.name}: answers that differ, full from paged", "", [differ], at_most=0)

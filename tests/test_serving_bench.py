@@ -46,7 +46,9 @@ def answer(text: str = "a", seconds: float = 0.5, cached: int = 0) -> Answer:
 
 def measured(*answers: Answer, watched=(), computed: int = 40, seconds: float = 2.0) -> Measured:
     after = NOTHING | {"prompt_tokens_computed_total": float(computed), "preemptions_total": 2.0}
-    return Measured(Run((answers,), seconds), NOTHING, after, watched, bytes_swapped=5_000_000)
+    return Measured(
+        Run((answers,), seconds), NOTHING, after, watched, bytes_swapped=5_000_000, cpu_seconds=3.0
+    )
 
 
 # ---- what is asked ----
@@ -192,6 +194,7 @@ def test_what_was_found_computed_and_said_is_counted():
     assert load.computed_share == 0.5
     assert load.tokens_per_second == 3.0
     assert load.preemptions == 2
+    assert load.cpu_per_token == 0.5
     assert load.gaps == [0.1, 0.3, 0.1, 0.3]
 
 
@@ -233,7 +236,9 @@ def test_figures_are_added_up_over_their_labels():
 
 
 def test_each_column_is_a_row_and_a_figure_of_the_table(tmp_path):
-    load = measured(answer(), answer(seconds=1.5), watched=[NOTHING | {"kv_tokens_held": 10}])
+    load = measured(
+        answer(), answer(seconds=1.5), watched=[NOTHING | {"kv_tokens_held": 10, "requests_running": 1}]
+    )
     rows = {row.name: row for row in rows_of("load", "paged", load)}
     assert set(rows) == {f"load, paged: {column.name}" for column in COLUMNS}
     assert rows["load, paged: time to the first token, p99"].value == 1.5
