@@ -1,4 +1,4 @@
-"""The serving benchmark's loads, without servers: what is asked, in which order, and how answers are timed."""
+"""The loads of the serving benchmark, without servers: what is asked, in which order, how it is timed."""
 
 import json
 from collections.abc import AsyncIterator
