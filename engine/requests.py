@@ -23,8 +23,8 @@ __all__ = [
     "chunk_end",
 ]
 
-# Prefill chunks end at multiples of this, counted from position 0, whatever was cached: so that a run with a
-# cached prefix and one without cut a prompt at the same places, and yield the same bits for the same tokens.
+# A prefill chunk has at most so many tokens. All but the last end at multiples of this, counted from position
+# 0, whatever was cached: so that a run with a cached prefix and one without cut a prompt at the same places.
 CHUNK_TOKENS = 256
 # Sequences are numbered from 1.
 NO_SEQUENCE = 0
@@ -231,5 +231,11 @@ class Work:
 
 
 def chunk_end(first: int, end: int) -> int:
-    """Where the chunk that begins at token `first` ends: on the grid, or with the tokens."""
-    return min(end, (first // CHUNK_TOKENS + 1) * CHUNK_TOKENS)
+    """Where the chunk that begins at token `first` ends: on the grid, or with the tokens.
+
+    What is left behind a cached prefix is one chunk, if it is no longer than one, wherever the grid is: to
+    cut it there would be a second pass.
+    """
+    if end - first <= CHUNK_TOKENS:
+        return end
+    return (first // CHUNK_TOKENS + 1) * CHUNK_TOKENS

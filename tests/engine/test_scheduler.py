@@ -29,6 +29,14 @@ def test_prefill_keeps_to_the_grid_whatever_was_cached():
     assert sizes == [CHUNK_TOKENS - 48, CHUNK_TOKENS, 600 - 2 * CHUNK_TOKENS, 1]
 
 
+def test_what_is_left_behind_a_cached_prefix_is_one_chunk_if_it_is_no_longer_than_one():
+    talk = Talk()
+    stream = talk.submit(2 * CHUNK_TOKENS + 40)
+    talk.step(lambda operation: granted(operation, cached=2 * CHUNK_TOKENS - 160))
+    assert [talk.run()[1] for _ in range(2)] == [200, 1]
+    assert stream.computed == 2 * CHUNK_TOKENS + 41
+
+
 def test_blocks_are_committed_in_the_step_after_the_one_that_filled_them():
     talk = Talk()
     stream = talk.submit(300)
