@@ -146,6 +146,8 @@ class Engine:
             return []
         try:
             self._exchange()
+            if keys := self._scheduler.next_hint(len(self._frames)):
+                self._client.prefetch(keys)
             work = self._scheduler.next_work()
             if work is not None:
                 self._run(work)

@@ -3,7 +3,8 @@
 Turns what streams need into the operations of the next step, and the step's answer into states of streams.
 It calls nothing, computes nothing and reads no clock: `engine.py` sends the operations and runs the model.
 Where blocks are, it reads off the client's tables. `scheduling/order.py` says whose turn it is,
-`scheduling/preemption.py` who makes room, and `scheduling/answers.py` takes in what was answered.
+`scheduling/preemption.py` who makes room, `scheduling/hints.py` what is brought up meanwhile, and
+`scheduling/answers.py` takes in what was answered.
 
 Want of memory is never an error. Whoever finds no room asks again with the next step. Where nobody may be
 preempted, who wants in asks only when room for all that it will need is certain.
@@ -19,6 +20,7 @@ from copy import deepcopy
 
 from engine.requests import NO_SEQUENCE, Request, Stream, StreamState, Work
 from engine.scheduling.answers import Answers
+from engine.scheduling.hints import Hints
 from engine.scheduling.order import Order
 from engine.scheduling.preemption import Preemption
 from engine.scheduling.promises import Promises
@@ -49,7 +51,8 @@ class Scheduler:
         self._roster = Roster()
         self._order = Order(ageing_seconds)
         self._preemption = Preemption(self._roster, is_allowed=promises is None)
-        self._answers = Answers(block_tokens, self._roster, self._order, self._preemption)
+        self._hints = Hints()
+        self._answers = Answers(block_tokens, self._roster, self._order, self._preemption, self._hints)
         # When the last step was made, on the clock of `Request.arrived`.
         self._now = 0.0
         # Since then somebody has come.
@@ -219,6 +222,15 @@ class Scheduler:
             priority=stream.request.priority,
         )
 
+    def next_hint(self, frames: int) -> Sequence[bytes]:
+        """What to bring up from disk for one who waits to come in, the GPU tier having so many frames; empty:
+        nothing now."""
+        if not self._roster.outside:
+            return ()
+        waiting = self._order.waiting(self._roster.outside, self._now)
+        stream, blocks = self._hints.next(waiting, frames, self._block_tokens)
+        return stream.chain.keys[:blocks] if stream is not None else ()
+
     # ------------------------------------------------------------------ what was answered
 
     def take(self, asked: Sequence[pb.Operation], response: pb.StepResponse) -> list[Stream]:
@@ -280,3 +292,4 @@ class Scheduler:
         """The service was lost: all unfinished streams are admitted again, by key."""
         self._roster.start_all_over(self._now)
         self._preemption.start_over()
+        self._hints.start_over()

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from engine.requests import Cached, Stream, StreamState
+from engine.scheduling.hints import Hints
 from engine.scheduling.order import Order
 from engine.scheduling.preemption import Preemption
 from engine.scheduling.roster import Roster
@@ -12,11 +13,14 @@ __all__ = ["Answers"]
 
 
 class Answers:
-    def __init__(self, block_tokens: int, roster: Roster, order: Order, preemption: Preemption) -> None:
+    def __init__(
+        self, block_tokens: int, roster: Roster, order: Order, preemption: Preemption, hints: Hints
+    ) -> None:
         self._block_tokens = block_tokens
         self._roster = roster
         self._order = order
         self._preemption = preemption
+        self._hints = hints
 
     def take(self, asked: Sequence[pb.Operation], response: pb.StepResponse, now: float) -> list[Stream]:
         """Returns streams whose blocks are on the GPU now, or that have failed."""
@@ -44,6 +48,8 @@ class Answers:
                 changed += self._take_moved(event.sequence_moved)
             elif event.HasField("pressure_changed") and event.pressure_changed.tier == pb.TIER_GPU:
                 self._preemption.note_pressure(event.pressure_changed.pressure)
+            elif event.HasField("pressure_changed") and event.pressure_changed.tier == pb.TIER_CPU:
+                self._hints.note_pressure(event.pressure_changed.pressure)
         return changed
 
     def _take_moved(self, moved: pb.SequenceMoved) -> list[Stream]:

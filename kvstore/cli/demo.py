@@ -15,7 +15,12 @@ def demo(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the result as one JSON object on the last line.")
     ] = False,
-    model: Annotated[str, typer.Option(help="smollm2, or tiny: random weights, quicker.")] = "smollm2",
+    model: Annotated[
+        str,
+        typer.Option(
+            help="smollm2; tiny: random weights, quicker; a GGUF file, or a folder with safetensors."
+        ),
+    ] = "smollm2",
     device: Annotated[str, typer.Option(help="cpu, or cuda[:N]: engines and GPU tier on that GPU.")] = "cpu",
     keep: Annotated[
         Path | None, typer.Option(help="Folder for logs and the disk tier, to be kept; it must be empty.")

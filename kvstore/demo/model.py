@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import torch
+from jinja2.exceptions import TemplateError
 
 import engine.models
 from engine.config import ModelConfig
 from engine.models import TINY, ModelNotFoundError
+from engine.refused import ModelRefused, TokenizerRefused
 from kvstore.demo.children import DemoRefused
-from kvstore.demo.plan import BLOCK_TOKENS
+from kvstore.demo.plan import ANSWER_TOKENS, BLOCK_TOKENS, PROMPT_TOKENS
 
 __all__ = ["Model", "Tokenizer", "open_model"]
 
@@ -24,9 +26,9 @@ class Tokenizer(Protocol):
 
     def encode(self, text: str) -> list[int]: ...
 
-    def chat(
-        self, messages: Sequence[Mapping[str, str]], add_generation_prompt: bool = True
-    ) -> list[int]: ...
+    def render(self, messages: Sequence[Mapping[str, str]]) -> str:
+        """The text of a conversation, up to where the answer begins."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,16 +40,28 @@ class Model:
 
 
 def open_model(name: str) -> Model:
-    """`smollm2`, or `tiny`: random weights, for tests."""
+    """A name or a path, as `engine.models` has it; of `tiny`, random weights, the words are bytes.
+
+    Raises DemoRefused for one that is not there, that the engine does not run, that has no chat template, or
+    whose context is too short for the plan.
+    """
     if name == "tiny":
         return Model(name, ByteTokenizer(), _frame_bytes(TINY))
-    if name != "smollm2":
-        raise DemoRefused(f"--model {name!r}: no such model; remedy: choose smollm2 or tiny")
     try:
         model = engine.models.open_model(name)
-    except ModelNotFoundError as error:
+        tokenizer = model.load_tokenizer()
+        tokenizer.render([{"role": role, "content": "Hello"} for role in ("user", "assistant", "user")])
+    except TemplateError as error:
+        raise DemoRefused(f"--model {name}: its chat template refuses a conversation: {error}") from error
+    except (ModelNotFoundError, ModelRefused, TokenizerRefused) as error:
         raise DemoRefused(str(error)) from error
-    return Model(name, model.load_tokenizer(), _frame_bytes(model.config))
+    most = PROMPT_TOKENS[-1] + ANSWER_TOKENS
+    if model.config.context_length < most:
+        raise DemoRefused(
+            f"--model {name}: its context of {model.config.context_length} tokens is too short for "
+            f"conversations of {most}; remedy: choose a model with a longer one"
+        )
+    return Model(name, tokenizer, _frame_bytes(model.config))
 
 
 def _frame_bytes(config: ModelConfig) -> int:
@@ -65,9 +79,9 @@ class ByteTokenizer:
         pieces = re.split("(" + "|".join(map(re.escape, self.CONTROL)) + ")", text)
         return [token for piece in pieces for token in self._encode_piece(piece)]
 
-    def chat(self, messages: Sequence[Mapping[str, str]], add_generation_prompt: bool = True) -> list[int]:
+    def render(self, messages: Sequence[Mapping[str, str]]) -> str:
         turns = [f"<|im_start|>{each['role']}\n{each['content']}<|im_end|>\n" for each in messages]
-        return self.encode("".join(turns) + ("<|im_start|>assistant\n" if add_generation_prompt else ""))
+        return "".join(turns) + "<|im_start|>assistant\n"
 
     def _encode_piece(self, piece: str) -> list[int]:
         if piece in self.CONTROL:

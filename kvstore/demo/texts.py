@@ -24,8 +24,8 @@ QUESTIONS = (
     "\n\nThat was the next part of it. What does it add, in one sentence?",
     "\n\nThat was some more of it. Name one thing that it says.",
 )
-# Any control token that the chat template itself never writes.
-MARK = "<|endoftext|>"
+# Stand for what the user says and for what was answered, where a chat template writes around them.
+SAID, ANSWERED = "(what the user says)", "(what was answered)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +63,17 @@ class Conversation:
         self._history += tokens[:-1] if ended else tokens
 
     def _frame(self, turn: int) -> tuple[list[int], list[int]]:
-        """What the chat template writes before and after what the user says."""
+        """What the chat template writes before and after what the user says; later on, since the answer."""
         encode = self._tokenizer.encode
+        said, answered = {"role": "user", "content": SAID}, {"role": "assistant", "content": ANSWERED}
+        talk = [said, answered] * (turn - 1) + [said]
+        before, is_found, after = self._tokenizer.render(talk).rpartition(SAID)
         if turn > 1:
-            return encode("<|im_end|>\n<|im_start|>user\n"), encode("<|im_end|>\n<|im_start|>assistant\n")
-        [mark] = encode(MARK)
-        framed = self._tokenizer.chat([{"role": "user", "content": MARK}])
-        place = framed.index(mark)
-        return [*framed[:place], *encode(f"This is {self.name}:\n\n")], framed[place + 1 :]
+            _, is_found, before = before.rpartition(ANSWERED) if is_found else ("", "", "")
+        if not is_found:
+            raise DemoError(f"the model's chat template doesn't write what is said in turn {turn} as it is")
+        begin = encode(f"This is {self.name}:\n\n") if turn == 1 else []
+        return [*encode(before), *begin], encode(after)
 
 
 def read_documents(count: int) -> list[Document]:

@@ -171,8 +171,8 @@ def moved(
     )
 
 
-def pressed(pressure: pb.Pressure.ValueType) -> pb.Event:
-    return pb.Event(revision=1, pressure_changed=pb.PressureChanged(tier=pb.TIER_GPU, pressure=pressure))
+def pressed(pressure: pb.Pressure.ValueType, tier: pb.Tier.ValueType = pb.TIER_GPU) -> pb.Event:
+    return pb.Event(revision=1, pressure_changed=pb.PressureChanged(tier=tier, pressure=pressure))
 
 
 def kinds(operations: Iterable[pb.Operation]) -> list[str]:
