@@ -151,11 +151,11 @@ class Going:
         may_go &= kept | (~claimed & ~used)
         return may_go, ~kept
 
-    def end_together(self, rows: Rows, ends: NDArray[np.bool_]) -> bool:
-        """Of these rows, all that have GPU frames: whether nothing hangs on those that would end but others
-        of them. Then they can all go, and to look at them one after the other is of no use."""
+    def end_together(self, tier: Tier, rows: Rows, ends: NDArray[np.bool_]) -> bool:
+        """Of these rows, all that have frames in the tier: whether nothing hangs on those that would end but
+        others of them. Then they can all go, and to look at them one after the other is of no use."""
         blocks, ending = self._blocks, rows[ends]
-        if any_of(blocks.children[ending] > blocks.children_in[GPU][ending]):
+        if any_of(blocks.children[ending] > blocks.children_in[tier][ending]):
             return False
         if not ending.size:
             return True

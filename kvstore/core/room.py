@@ -126,7 +126,7 @@ class Room:
         down has failed, so they can't leave by themselves. Not those that such hang on as are waited for."""
         blocks, rows = self._blocks, self._pools[GPU].owned()
         may_go, last = self.going.may_go(GPU, rows)
-        if self.going.end_together(rows, may_go & last):
+        if self.going.end_together(GPU, rows, may_go & last):
             return NO_ROWS
         left = np.setdiff1d(rows[may_go & last], self.going.removable(GPU, rows))
         if not left.size:
