@@ -137,12 +137,13 @@ class _Tiers:
         victims = self._policy.victims(tier, short, lambda rows: rows)
         check(victims.size == short, "the policy has lost blocks")
         self._policy.evicted(tier, victims)
-        self._policy.forget(tier, victims)
         self._used[tier] -= short
-        if tier is not self._tiers[-1]:
-            victims = self._demote(tier, self._tiers[tier + 1], victims)
-        self._tier[victims], self._row[self._block[victims]] = NOWHERE, NOWHERE
-        self._free += victims.tolist()
+        is_lowest = tier is self._tiers[-1]
+        gone = victims if is_lowest else self._demote(tier, self._tiers[tier + 1], victims)
+        # What goes down is there before it is not here any more, as in the store.
+        self._policy.forget(tier, victims)
+        self._tier[gone], self._row[self._block[gone]] = NOWHERE, NOWHERE
+        self._free += gone.tolist()
 
     def _demote(self, source: Tier, target: Tier, rows: Rows) -> Rows:
         """What is admitted goes to the tier below. Returns what is not."""

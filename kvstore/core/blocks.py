@@ -29,12 +29,14 @@ __all__ = [
     "NO_ROWS",
     "NO_TABLE",
     "all_of",
+    "any_of",
     "Blocks",
     "Rows",
     "as_table",
     "concat",
     "empty_table",
     "none_of",
+    "without_none",
 ]
 
 NO_ROW = -1
@@ -44,6 +46,8 @@ NO_OWNER = 0
 NO_ROWS: Rows = np.empty(0, np.intp)
 
 ONE, ONE_PIN = np.int32(1), np.int16(1)
+# What tables are compared with, as arrays of no dimension: with a number it takes twice as long.
+ROWLESS, FRAMELESS = np.array(NO_ROW, np.intp), np.array(NO_FRAME, np.int32)
 
 
 def as_table(rows: "Many[int] | Rows") -> "array[int]":
@@ -59,21 +63,31 @@ empty_table = partial(array, "q")
 NO_TABLE = empty_table()
 
 
+def without_none(rows: Rows) -> Rows:
+    """Those that are rows: some blocks have no parent."""
+    has = rows != ROWLESS
+    return rows if all_of(has) else rows[has]
+
+
 def concat(tables: "Iterable[array[int] | Rows]") -> Rows:
     """Many tables as one array: one copy, one numpy call, however many there are."""
     joined: bytes = b"".join(tables)  # type: ignore[arg-type]  # arrays of numpy are buffers
     return np.frombuffer(joined, np.intp)
 
 
+def any_of(facts: NDArray[np.bool_]) -> bool:
+    """`facts.any()`, in a seventh of the time: it looks for a byte."""
+    return 1 in facts.tobytes()
+
+
 def none_of(facts: NDArray[np.bool_]) -> bool:
-    """`not facts.any()`, in a third of the time."""
-    return not np.count_nonzero(facts)
+    """`not facts.any()`, likewise."""
+    return 1 not in facts.tobytes()
 
 
 def all_of(facts: NDArray[np.bool_]) -> bool:
-    """`facts.all()`, in a third of the time."""
-    are_all: bool = np.count_nonzero(facts) == facts.size
-    return are_all
+    """`facts.all()`, likewise."""
+    return 0 not in facts.tobytes()
 
 
 class Blocks:
@@ -171,7 +185,7 @@ class Blocks:
         # Where a row repeats the last assignment holds: from the end, so that it is the first.
         self._seen[rows[::-1]] = order[::-1]
         first = self._seen[rows] == order
-        return rows if np.count_nonzero(first) == rows.size else rows[first]
+        return rows if all_of(first) else rows[first]
 
     def bar(self, rows: Rows) -> None:
         """These are forgotten."""
@@ -254,14 +268,13 @@ class Blocks:
         self.valid[tier][rows] = True
 
     def has_frame(self, tier: Tier, rows: Rows) -> NDArray[np.bool_]:
-        has: NDArray[np.bool_] = self.frame[tier][rows] != NO_FRAME
+        has: NDArray[np.bool_] = self.frame[tier][rows] != FRAMELESS
         return has
 
     def with_frame(self, tier: Tier, rows: Rows) -> Rows:
         """Those of the rows that have one, in their order: mostly all or none."""
-        has = self.frame[tier][rows] != NO_FRAME
-        count = np.count_nonzero(has)
-        return rows if count == rows.size else rows[has] if count else NO_ROWS
+        has = self.frame[tier][rows] != FRAMELESS
+        return rows if all_of(has) else rows[has]
 
     def unfilled(self, rows: Rows) -> NDArray[np.bool_]:
         """Whether a GPU frame is there whose content has still to come."""
@@ -275,7 +288,7 @@ class Blocks:
 
     def in_use(self, rows: "Rows | slice") -> NDArray[np.bool_]:
         """Whether an engine may still read or write the GPU frame."""
-        used: NDArray[np.bool_] = self.refs[rows] > 0
+        used: NDArray[np.bool_] = self.refs[rows].astype(np.bool_)
         return used
 
     def held(self, rows: Rows) -> NDArray[np.bool_]:

@@ -5,7 +5,7 @@ Who gets frames is said in `frames.py`, how they are given and taken back in `re
 
 import numpy as np
 
-from kvstore.core.blocks import NO_FRAME, NO_ROW, Blocks, all_of
+from kvstore.core.blocks import NO_FRAME, Blocks, all_of, any_of, without_none
 from kvstore.core.config import StoreConfig
 from kvstore.core.decisions import Decisions
 from kvstore.core.errors import check
@@ -40,7 +40,7 @@ class Memory:
         self.pools = tuple(FramePool(size) for size in sizes)
         # The tiers below the GPU that there are.
         self._below = tuple(tier for tier in BELOW if sizes[tier])
-        self.prefix = PrefixIndex(self.blocks)
+        self.prefix = PrefixIndex(self.blocks, (GPU, *self._below))
         self.eviction = eviction
         eviction.begin(self.blocks.capacity)
         self.shares = Shares(config, self.blocks)
@@ -92,7 +92,7 @@ class Memory:
             self._end(private)
 
     def _on_gpu(self, rows: Rows) -> bool:
-        return bool(np.count_nonzero(self.blocks.has_frame(GPU, rows)))
+        return any_of(self.blocks.has_frame(GPU, rows))
 
     def _leave_below(self, tier: Tier, rows: Rows) -> None:
         """Tails first, copies go that are not valid, and unclaimed ones of blocks that can't be found.
@@ -151,8 +151,10 @@ class Memory:
         many were."""
         blocks = self.blocks
         self.blocks_evicted[tier] += rows.size
-        on_gpu, on_cpu, on_disk = (valid[rows].astype(np.int8) for valid in blocks.valid)
-        last = rows[on_gpu + on_cpu + on_disk == 1]
+        last = rows
+        for other in (GPU, *self._below):
+            if other is not tier:
+                last = last[~blocks.valid[other][last]]
         if tier is DISK:
             # It has seen the block go as the one of least worth: it is not to be written there again.
             blocks.unwish(rows)
@@ -181,8 +183,7 @@ class Memory:
     def _leave_index(self, rows: Rows) -> None:
         if rows.size and not self.room_was_made:
             # What hangs on a block no more holds it no longer.
-            parents = self.blocks.parent[rows]
-            self.room_was_made = self._on_gpu(parents[parents != NO_ROW])
+            self.room_was_made = self._on_gpu(without_none(self.blocks.parent[rows]))
         if self.retained.has_any:
             self.retained.drop(rows)
         self.prefix.remove(rows)
@@ -194,7 +195,7 @@ class Memory:
         self.blocks.unwish(rows)
         rows = rows[np.argsort(-self.blocks.depth[rows], kind="stable")]
         for tier in Tier:
-            gone = self.room.removable(tier, rows[self.blocks.indexed[rows]])
+            gone = self.room.going.removable(tier, rows[self.blocks.indexed[rows]])
             self.room_was_made |= tier is GPU and gone.size > 0
             self.evict(tier, gone)
 

@@ -16,7 +16,7 @@ from typing import Protocol, cast
 import numpy as np
 from msgspec import Struct
 
-from kvstore.core.blocks import NO_ROW, ONE, Blocks, as_table, none_of
+from kvstore.core.blocks import NO_ROW, ONE, Blocks, all_of, as_table, none_of, without_none
 from kvstore.core.errors import check
 from kvstore.core.types import BlockKey, BlockRow, ChainPlace, DomainId, Rows, Tier
 from kvstore.core.watching import IndexChanges
@@ -67,8 +67,10 @@ class _New(Struct):
 class PrefixIndex:
     """One dict a domain, from key to row. Nothing is ever found across domains."""
 
-    def __init__(self, blocks: Blocks) -> None:
+    def __init__(self, blocks: Blocks, tiers: tuple[Tier, ...]) -> None:
+        """`tiers`: those that there are."""
         self._blocks = blocks
+        self._tiers = tiers
         self._rows: dict[DomainId, dict[BlockKey, BlockRow]] = {}
         # While somebody watches: which blocks come to be found in a tier, and which no more.
         self.changes: IndexChanges | None = None
@@ -199,10 +201,10 @@ class PrefixIndex:
         blocks = self._blocks
         blocks.parent[rows] = parents
         blocks.indexed[rows] = True
-        parents = parents[parents != NO_ROW]
-        check(none_of(~blocks.indexed[parents]), "a block was published before its parent")
+        parents = without_none(parents)
+        check(all_of(blocks.indexed[parents]), "a block was published before its parent")
         np.add.at(blocks.children, parents, ONE)
-        for tier in Tier:
+        for tier in self._tiers:
             self.count_children(tier, blocks.with_frame(tier, rows), 1)
             if self.changes is not None:
                 self.changes.stored(tier, rows[blocks.valid[tier][rows]])
@@ -211,30 +213,29 @@ class PrefixIndex:
         """Makes blocks unfindable; their replicas stay. All of their children go with them."""
         blocks = self._blocks
         blocks.changes += 1
-        names = blocks.key
-        for row, domain in zip(rows.tolist(), blocks.domain[rows].tolist(), strict=True):
-            known = self._rows[domain]
-            del known[names[row]]
-            if not known:
+        names, domains = blocks.key, blocks.domain[rows].tolist()
+        for row, domain in zip(rows.tolist(), domains, strict=True):
+            del self._rows[domain][names[row]]
+        for domain in {*domains}:
+            if not self._rows[domain]:
                 del self._rows[domain]
-        for tier in Tier:
+        for tier in self._tiers:
             self.count_children(tier, blocks.with_frame(tier, rows), -1)
             if self.changes is not None:
                 self.changes.removed(tier, rows[blocks.valid[tier][rows]])
-        parents = blocks.parent[rows]
-        np.subtract.at(blocks.children, parents[parents != NO_ROW], ONE)
+        np.subtract.at(blocks.children, without_none(blocks.parent[rows]), ONE)
         blocks.indexed[rows] = False
         blocks.parent[rows] = NO_ROW
         for facts in (blocks.shared, blocks.to_disk, blocks.undecided, blocks.unwanted, *blocks.queued):
             facts[rows] = False
-        check(none_of(blocks.children[rows] != 0), "a block left the index before its children")
+        check(not np.count_nonzero(blocks.children[rows]), "a block left the index before its children")
 
     def count_children(self, tier: Tier, rows: Rows, change: int) -> None:
         """Tells the parents of indexed `rows` that these have come to, or left, a tier."""
         if not rows.size:
             return
-        parents = self._blocks.parent[rows]
-        np.add.at(self._blocks.children_in[tier], parents[parents != NO_ROW], np.int32(change))
+        parents = without_none(self._blocks.parent[rows])
+        np.add.at(self._blocks.children_in[tier], parents, np.int32(change))
 
 
 def chain_places(keys: Sequence[BlockKey], first: int, end: int) -> Iterator[ChainPlace]:

@@ -1,12 +1,5 @@
-"""What may go when room is short.
-
-The rules that hold here:
- * A frame that an engine may still read or write (`Blocks.in_use`) or that a transfer pins
-   does not move or go.
- * The last copy of a block goes only when nobody refers to the block and nothing hangs on it.
- * A swapped sequence's claim is held by a copy in the CPU or disk tier.
- * From the disk a block goes after its children there, so that it is prefix-closed by itself.
-   From the tiers above, too, but where only that would help, one with a copy below goes before.
+"""What goes when room is short: who is looked for, and who is spared. Who may go at all is said in
+`going.py`.
 """
 
 from collections.abc import Callable
@@ -15,13 +8,14 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from kvstore.core.blocks import NO_FRAME, NO_ROW, NO_ROWS, Blocks, none_of
+from kvstore.core.blocks import NO_FRAME, NO_ROWS, Blocks
+from kvstore.core.going import Going
 from kvstore.core.lacking import Search
 from kvstore.core.pool import FramePool
 from kvstore.core.ports import EvictionPolicy, RowSource
 from kvstore.core.shares import NOBODY, Allowance, Shares
 from kvstore.core.tree import with_ancestors
-from kvstore.core.types import CPU, DISK, GPU, BlockRow, DomainId, Rows, Tier
+from kvstore.core.types import CPU, DISK, GPU, DomainId, Rows, Tier
 
 __all__ = ["Room"]
 
@@ -36,13 +30,12 @@ class Room:
         self, blocks: Blocks, pools: tuple[FramePool, ...], eviction: EvictionPolicy, shares: Shares
     ) -> None:
         self._blocks = blocks
+        self.going = Going(blocks)
         self._pools = pools
         self._eviction = eviction
         self._shares = shares
         # Places of tenants whose copies from the GPU down find no room: to wait for them is of no use.
         self.copies_stalled: frozenset[int] = frozenset()
-        # By row: its place among those that are looked at; else, of an earlier look.
-        self._looked_at = np.zeros(blocks.capacity, np.int32)
 
     def find(self, search: Search) -> Rows:
         """What may go for it, or all that may, if that is too little.
@@ -81,14 +74,14 @@ class Room:
         """
 
         def removable(rows: Rows) -> Rows:
-            return self.removable(tier, rows if spared is None else rows[~spared(rows)])
+            return self.going.removable(tier, rows if spared is None else rows[~spared(rows)])
 
         def first_removable(rows: Rows) -> Rows:
             if 2 * (few := 2 * count + FEW) < rows.size:
                 head = rows[:few] if spared is None else rows[:few][~spared(rows[:few])]
-                if (found := self._first_few(tier, rows, head, count)).size:
+                if (found := self.going.first_few(tier, rows, head, count)).size:
                     return found
-            return self.removable(tier, rows if spared is None else rows[~spared(rows)], count)
+            return self.going.removable(tier, rows if spared is None else rows[~spared(rows)], count)
 
         shares = self._shares
         if not shares.are_shared or domain == NOBODY:
@@ -132,10 +125,10 @@ class Room:
         """Idle blocks whose only copy is on the GPU while others, below it, hang on them: their own copy
         down has failed, so they can't leave by themselves. Not those that such hang on as are waited for."""
         blocks, rows = self._blocks, self._pools[GPU].owned()
-        may_go, last = self._may_go(GPU, rows)
-        if self._end_together(rows, may_go & last):
+        may_go, last = self.going.may_go(GPU, rows)
+        if self.going.end_together(GPU, rows, may_go & last):
             return NO_ROWS
-        left = np.setdiff1d(rows[may_go & last], self.removable(GPU, rows))
+        left = np.setdiff1d(rows[may_go & last], self.going.removable(GPU, rows))
         if not left.size:
             return left
         busy = (blocks.refs > 0) | (blocks.claims > 0)
@@ -146,120 +139,6 @@ class Room:
             busy |= awaited
         needed = with_ancestors(self._blocks, np.flatnonzero(busy & blocks.indexed))
         return np.setdiff1d(left, needed)
-
-    def _end_together(self, rows: Rows, ends: NDArray[np.bool_]) -> bool:
-        """Of these rows, all that have GPU frames: whether nothing hangs on those that would end but others
-        of them. Then they can all go, and to look at them one after the other is of no use."""
-        blocks, ending = self._blocks, rows[ends]
-        if np.count_nonzero(blocks.children[ending] > blocks.children_in[GPU][ending]):
-            return False
-        if not ending.size:
-            return True
-        self._looked_at[ending] = np.arange(ending.size)
-        parents = blocks.parent[rows[~ends]]
-        above = np.minimum(self._looked_at[parents], ending.size - 1)
-        return none_of((ending[above] == parents) & (parents != NO_ROW))
-
-    def removable(self, tier: Tier, candidates: Rows, count: int | None = None) -> Rows:
-        """Of the candidates those that may leave the tier one after the other: in their order, but
-        a parent that is named before its children right after the last of these. In the end come
-        those whose children stay, if they have a copy below. Where no more than `count` are wanted, those
-        behind them may be left out."""
-        may_go, last = self._may_go(tier, candidates)
-        rows, last = candidates[may_go], last[may_go]
-        if self._leave_in_order(tier, rows, last):
-            return rows
-        return self._leaving(tier, rows, last, rows.size if count is None else count)
-
-    def _first_few(self, tier: Tier, candidates: Rows, head: Rows, count: int) -> Rows:
-        """The same for `count` of them, where a look at the `head` of the candidates tells: else none. It
-        does if none has its parent behind the head, which might have to go before the next, and none goes
-        before another that stands before it: there they would, where all can go as they stand."""
-        may_go, last = self._may_go(tier, head)
-        rows = head[may_go]
-        first, _ = self._one_by_one(tier, rows, last[may_go], count)
-        if len(first) < count:
-            return NO_ROWS
-        found = np.array(first[:count], np.intp)
-        if count == 1:
-            return found
-        parents = self._blocks.parent[found[:-1]]
-        self._looked_at[candidates] = np.arange(candidates.size)
-        above = np.minimum(self._looked_at[parents], candidates.size - 1)
-        behind = (candidates[above] == parents) & (above > self._looked_at[head[-1]])
-        self._looked_at[rows] = np.arange(rows.size)
-        places = self._looked_at[found]
-        overtakes = (parents == found[1:]) & (places[1:] > places[:-1] + 1)
-        return NO_ROWS if np.count_nonzero(behind | overtakes) else found
-
-    def _leave_in_order(self, tier: Tier, rows: Rows, last: NDArray[np.bool_]) -> bool:
-        """Whether all can go as they stand, children first: so it is where whole chains were left."""
-        blocks, places = self._blocks, np.arange(rows.size)
-        self._looked_at[rows] = places
-        parents = blocks.parent[rows]
-        above = self._looked_at[parents]
-        hangs = (parents != NO_ROW) & (above < rows.size)
-        hangs[hangs] = rows[above[hangs]] == parents[hangs]
-        if np.count_nonzero(above[hangs] < places[hangs]):
-            return False
-        gone = np.bincount(above[hangs], minlength=rows.size)
-        ended = np.bincount(above[hangs & last], minlength=rows.size)
-        stays = (blocks.children_in[tier][rows] > gone) | (last & (blocks.children[rows] > ended))
-        return none_of(stays)
-
-    def _leaving(self, tier: Tier, rows: Rows, last: NDArray[np.bool_], count: int) -> Rows:
-        """The general case."""
-        chosen, kept = self._one_by_one(tier, rows, last, count)
-        if tier is not DISK and len(chosen) < count:
-            is_last = last.tolist()
-            chosen += [row for row, own in kept.items() if not is_last[own]]
-        return np.array(chosen, np.intp)
-
-    def _one_by_one(
-        self, tier: Tier, rows: Rows, last: NDArray[np.bool_], count: int
-    ) -> tuple[list[BlockRow], dict[BlockRow, int]]:
-        """One goes after the other, until there are `count`; and where the others stand among the rows."""
-        blocks, named = self._blocks, rows.tolist()
-        # Of those that wait: where their facts stand.
-        place = dict(zip(named, range(rows.size), strict=True))
-        is_last, parent = last.tolist(), blocks.parent[rows].tolist()
-        # Children still in this tier, and anywhere.
-        here, anywhere = blocks.children_in[tier][rows].tolist(), blocks.children[rows].tolist()
-        chosen: list[BlockRow] = []
-        for first in named:
-            if len(chosen) >= count:
-                break
-            row = first
-            while row in place:
-                own = place[row]
-                if here[own] or (is_last[own] and anywhere[own]):
-                    break
-                del place[row]
-                chosen.append(row)
-                row = parent[own]
-                if row in place:
-                    here[place[row]] -= 1
-                    anywhere[place[row]] -= is_last[own]
-        return chosen, place
-
-    def _may_go(self, tier: Tier, rows: Rows) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Whether each block could leave the tier, its children aside; and if that ends it."""
-        blocks = self._blocks
-        used, claimed = blocks.in_use(rows), blocks.claims[rows] > 0
-        on_gpu, on_cpu, on_disk = (valid[rows] for valid in blocks.valid)
-        may_go = blocks.pins[tier][rows] == 0
-        if tier is GPU:
-            kept = on_cpu | on_disk
-            may_go &= on_gpu & ~used
-        elif tier is CPU:
-            kept = on_disk | (on_gpu & ~claimed)
-            loading = blocks.has_frame(GPU, rows) & ~on_gpu
-            may_go &= on_cpu & ~loading
-        else:
-            kept = (on_cpu | on_gpu) & ~claimed
-            may_go &= on_disk
-        may_go &= kept | (~claimed & ~used)
-        return may_go, ~kept
 
     def held_on_gpu(self) -> int:
         """GPU frames that are not free, and can't be made so, when all that is in flight has ended.

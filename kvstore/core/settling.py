@@ -45,23 +45,38 @@ class Settling:
         self._admission = admission
 
     def settle(self, engine: Engine) -> None:
-        passed = engine.settled()
-        if not passed:
+        if not engine.fences:
             return
-        if publications := [fence for fence in passed if isinstance(fence, Publish)]:
+        publications: list[Publish] = []
+        uses: list[Used] = []
+        outs: list[SwapOut] = []
+        releases: list[Release] = []
+        ends: list[TurnEnd | SessionEnd] = []
+        for fence in engine.settled():
+            match fence:
+                case Publish():
+                    publications.append(fence)
+                case Used():
+                    uses.append(fence)
+                case SwapOut():
+                    outs.append(fence)
+                case Release():
+                    releases.append(fence)
+                case _:
+                    ends.append(fence)
+        if publications:
             self._committing.publish(engine, publications)
-        if uses := [fence for fence in passed if isinstance(fence, Used)]:
+        if uses:
             tell_uses(self._memory, uses)
-        for fence in passed:
-            if isinstance(fence, SwapOut):
-                self._swaps.out.begin(fence.sequence, fence.fence)
-        if releases := [fence for fence in passed if isinstance(fence, Release)]:
+        for out in outs:
+            self._swaps.out.begin(out.sequence, out.fence)
+        if releases:
             self._release(releases)
-        for fence in passed:
-            if isinstance(fence, TurnEnd):
-                self._end_turn(fence)
-            elif isinstance(fence, SessionEnd):
-                self._end_session(fence)
+        for end in ends:
+            if isinstance(end, TurnEnd):
+                self._end_turn(end)
+            else:
+                self._end_session(end)
 
     def _release(self, releases: list[Release]) -> None:
         """References end; what is left without any stays as cache, or goes."""

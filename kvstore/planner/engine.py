@@ -86,10 +86,10 @@ class Engine:
         self.running_most = self.waiting_most = 0
 
     def arrive(self, turn: Turn) -> None:
+        self._machine.begin_work()
         self._count += 1
         self._waiting.append(Served(id=SequenceId(self._count), turn=turn, arrival=self._machine.time))
         self.waiting_most = max(self.waiting_most, len(self._waiting))
-        self._machine.is_working = True
 
     def act(self) -> None:
         """All that is to be done in this moment: called when everything else for it has happened."""

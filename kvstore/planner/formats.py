@@ -17,9 +17,9 @@ from kvstore.planner.requests import Request
 __all__ = ["MOONCAKE_BLOCK_TOKENS", "Format", "find_format"]
 
 MOONCAKE_BLOCK_TOKENS = 512
-# Between two requests of a trace. The planner goes through all of it second by second, so what has a time in
-# another unit than the others would never end.
-SPAN_SECONDS_MAX = 366 * 86_400.0
+# Between two requests of a trace: what is further away has a time in another unit than the others, or since
+# another day.
+SPAN_SECONDS_MAX = 100 * 366 * 86_400.0
 
 Seconds = Annotated[float, Meta(ge=0)]
 Number = Annotated[int, Meta(ge=0, le=1 << 24)]
@@ -156,14 +156,14 @@ class Format:
         return request
 
     def check_span(self, path: Path, number: int, request: Request, first: float) -> None:
-        """Refuses a request that is years away from the trace's first line."""
+        """Refuses a request that is a lifetime away from the trace's first line."""
         if abs(request.time - first) > SPAN_SECONDS_MAX:
             raise _invalid(
                 path,
                 number,
                 self._time,
                 f"{request.time:g} s",
-                f"more than a year from the first line's {first:g} s",
+                f"more than a hundred years from the first line's {first:g} s",
                 "see docs/planner.md for the unit, or cut the trace",
             )
 

@@ -22,6 +22,9 @@ ENGINE = EngineId("planned")
 TICK_SECONDS = 0.1
 # Where nothing moves: not above a second, which would be taken for a pause of the service.
 IDLE_TICK_SECONDS = 1.0
+# After so many of these, with nothing to do or to move, nothing would come of more: the beat rests. What is
+# done bit by bit in the background, such as to judge what is worth a write, is over by then.
+IDLE_TICKS_MAX = 300
 LEASE_SECONDS = 10.0
 # So that large blocks don't cost an event each. A service moves them one by one, so here what is asked for
 # waits for some more of what was begun before it.
@@ -101,6 +104,8 @@ class Machine:
         self.is_woken = self.is_copied = False
         # Work that goes on: while there is none, the beat is slow.
         self.is_working = False
+        self._idle_ticks = 0
+        self.is_resting = False
         self.events = 0
         self.blocks_queried = 0
         self.blocks_found = [0 for _ in Tier]
@@ -136,10 +141,20 @@ class Machine:
         return effects
 
     def beat(self) -> None:
-        """Call once; it goes on by itself."""
+        """Call once; it goes on by itself, until it rests."""
         self.handle(Tick(time=self.time))
-        busy = self.sizes.cpu_bytes and (self.is_working or not self.links.is_idle)
-        self.clock.at(self.time + (TICK_SECONDS if busy else IDLE_TICK_SECONDS), self.beat)
+        is_idle = not self.is_working and self.links.is_idle
+        self._idle_ticks = self._idle_ticks + 1 if is_idle else 0
+        self.is_resting = self._idle_ticks >= IDLE_TICKS_MAX
+        if not self.is_resting:
+            busy = self.sizes.cpu_bytes and not is_idle
+            self.clock.at(self.time + (TICK_SECONDS if busy else IDLE_TICK_SECONDS), self.beat)
+
+    def begin_work(self) -> None:
+        """Something is to be done; the beat goes on, if it rested."""
+        self.is_working = True
+        if self.is_resting:
+            self.beat()
 
     def _ended(self, transfer: Transfer) -> None:
         self.is_copied |= transfer.source is GPU

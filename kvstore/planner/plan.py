@@ -7,6 +7,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from kvstore.core.errors import CheckFailed
 from kvstore.core.invariants import check_invariants
 from kvstore.core.types import WRITE, Link, blocks_for_tokens
 from kvstore.planner.engine import Engine
@@ -139,7 +140,9 @@ class _Run:
         self._await_next()
         while self._done < len(self._workload.turns):
             time = clock.next_time
-            clock.run_until(machine, machine.time if time is None else time)
+            if time is None:
+                raise CheckFailed("requests wait, and nothing is to happen any more")
+            clock.run_until(machine, time)
             self._engine.act()
 
     def _await_next(self) -> None:

@@ -22,7 +22,7 @@ from kvstore.policy.chain_worth import ChainWorth
 from kvstore.policy.favours import Favours
 from kvstore.policy.ghosts import Ghosts
 from kvstore.policy.kinds import UNKNOWN, Kinds, bucket
-from kvstore.policy.order import UseOrder
+from kvstore.policy.order import NEVER, UseOrder
 from kvstore.policy.returns import Returns
 
 __all__ = ["Worth"]
@@ -68,6 +68,8 @@ class Worth:
         self.chains = ChainWorth(capacity)
         self._tiers = tuple(_Candidates(capacity) for _ in Tier)
         self.favours = Favours(capacity)
+        # Whether a row may be RETIRED: where none is, nothing of it costs.
+        self._has_retired = False
 
     # ------------------------------------------------------------------ what is told
 
@@ -113,6 +115,8 @@ class Worth:
 
     def forget(self, tier: Tier, rows: Rows) -> None:
         self._tiers[tier].order.remove(rows)
+        if self._has_retired:
+            self._revive(rows)
 
     def evicted(self, tier: Tier, rows: Rows) -> None:
         """What was used is remembered from its use on."""
@@ -121,6 +125,7 @@ class Worth:
         rows = rows[~self._is_shared[rows] & (self._kind[rows] != RETIRED)]
         self.returns.ended(self._kind[rows], self._now - self._time[rows])
         self._kind[rows] = RETIRED
+        self._has_retired |= rows.size > 0
         self.chains.release(rows)
         self._look_again()
 
@@ -172,6 +177,14 @@ class Worth:
         values = of(np.where(retired, np.int16(UNKNOWN), kinds), self._now - self._time[rows])
         values[retired] = 0.0
         return values
+
+    def _revive(self, rows: Rows) -> None:
+        """Of these, what is in no tier's order any more is in use again, or has gone: it is not over, nor is
+        what will be in its row, though nobody may tell of its use."""
+        rows = rows[self._kind[rows] == RETIRED]
+        for candidates in self._tiers:
+            rows = rows[candidates.order.places(rows) == NEVER]
+        self._kind[rows], self._time[rows] = UNKNOWN, self._now
 
     def _look_again(self) -> None:
         """What was found to be of the least worth may not be so any more."""

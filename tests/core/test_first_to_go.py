@@ -77,7 +77,7 @@ def forest(request: pytest.FixtureRequest) -> Forest:
 
 
 def all_of(room: Room, spared: Callable[[Rows], NDArray[np.bool_]] | None, rows: Rows) -> Rows:
-    return room.removable(GPU, rows if spared is None else rows[~spared(rows)])
+    return room.going.removable(GPU, rows if spared is None else rows[~spared(rows)])
 
 
 def test_a_look_at_a_few_tells_what_a_look_at_all_would(forest: Forest) -> None:

@@ -217,7 +217,7 @@ def test_a_swapped_sequence_keeps_what_lies_in_the_cpu_tier() -> None:
 
 def leave(world: World, tier: Tier, rows: list[int]) -> None:
     """As if others had needed the frames."""
-    leaving = world.store.memory.room.removable(tier, np.array(rows[::-1]))
+    leaving = world.store.memory.room.going.removable(tier, np.array(rows[::-1]))
     assert len(leaving) == len(rows)
     world.store.memory.evict(tier, leaving)
 

@@ -38,9 +38,9 @@ def test_the_first_few_are_the_first_of_all(seed: int, tier: Tier) -> None:
     stopped = 0
     for _ in range(20):
         rows = random.permutation(owned)[: random.integers(1, owned.size + 1)]
-        everything = memory.room.removable(tier, rows)
+        everything = memory.room.going.removable(tier, rows)
         for count in range(1, everything.size + 1):
-            few = memory.room.removable(tier, rows, count)
+            few = memory.room.going.removable(tier, rows, count)
             assert few[:count].tolist() == everything[:count].tolist()
             stopped += few.size < everything.size
     assert stopped

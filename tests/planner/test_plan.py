@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from kvstore.core.errors import ConfigInvalid
+from kvstore.core.errors import CheckFailed, ConfigInvalid
 from kvstore.core.types import COPY, LOAD, READ, WRITE
 from kvstore.planner.machine import Sizes
 from kvstore.planner.plan import Outcome, Rules, play
@@ -273,3 +273,31 @@ def test_lru_on_a_real_trace_finds_what_an_independent_replay_found():
     tiers = Sizes(gpu_bytes=4_000 * 512, kv_bytes_per_token=1, block_tokens=512)
     outcome = play(workload, machine(tiers, Profile()), OPEN)
     assert outcome.hit_rate == pytest.approx(0.087, abs=0.005)
+
+
+# ------------------------------------------------------------------------------- long rests
+
+YEAR = 366 * 86_400.0
+
+
+@pytest.mark.parametrize("tiers", [sizes(gpu=8), sizes(gpu=4, cpu=8, disk=16)])
+def test_years_without_a_request_cost_no_more_than_minutes(tiers):
+    """Counted in events of the store: of each rest some hundred, and the same comes of it."""
+    found, events = [], []
+    for gap in (3_600.0, YEAR):
+        made = Made(*(request(gap * place, [1, 2, 3, 4 + place % 2], session="a") for place in range(20)))
+        outcome = run(made, tiers, CLOSED)
+        found.append((outcome.requests, outcome.blocks_found, first_tokens(outcome)))
+        events.append(outcome.events)
+    assert found[0] == found[1]
+    assert max(events) < 20 * 500
+    assert found[1][0] == 20
+    assert sum(found[1][1]) >= 19 * 3
+
+
+def test_what_can_never_come_is_a_bug_and_no_endless_loop():
+    workload = load_workload(Made(request(0, [1])))
+    # In a closed loop it comes after the turn before it, and there is none.
+    workload.turns[0].place = 1
+    with pytest.raises(CheckFailed, match="nothing is to happen"):
+        play(workload, machine(sizes(gpu=4)), CLOSED)

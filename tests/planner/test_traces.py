@@ -112,7 +112,7 @@ def test_a_compressed_file_without_the_package(tmp_path, monkeypatch):
         (
             # Mooncake's times are in milliseconds; these are nanoseconds.
             {**MOONCAKE, "timestamp": 1.7e18},
-            "timestamp = 1.7e+15 s: FILE, line 2: more than a year from the first line's 1.5 s",
+            "timestamp = 1.7e+15 s: FILE, line 2: more than a hundred years from the first line's 1.5 s",
         ),
         ({"timestamp": 1}, "input_length = '': FILE, line 2: Object missing required field"),
         ("[1, 2]", "line = [1, 2]: FILE, line 2: Expected `object`, got `array`"),

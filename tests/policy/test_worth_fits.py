@@ -1,6 +1,9 @@
 """What is learned is fitted a little with each use: none does much of it, and all of it is done."""
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from types import FrameType
 
 import numpy as np
 import pytest
@@ -9,6 +12,11 @@ from kvstore.policy import returns
 from kvstore.policy.ages import BINS, EDGES, RUNS_AT_ONCE, RUNS_MAX, Runs
 from kvstore.policy.kinds import COARSE_MAX, KINDS_MAX, Kinds
 from kvstore.policy.returns import KINDS_A_USE, PERIOD_MIN, STEP_EFFORT, USE_EFFORT, Returns
+from kvstore.policy.worth import Worth
+from tests.policy.uses import use
+
+# What is called for a use at the most, and for a kind that comes newly with it.
+CALLS_A_USE, CALLS_A_KIND = 500, 12
 
 
 def all_kinds() -> Kinds:
@@ -62,6 +70,38 @@ def test_no_use_does_much_of_a_fit_and_each_fit_comes_to_its_end(monkeypatch: py
         total += sum(looked)
     # Fits are begun five times before the last use but one period, and each looks at every kind twice.
     assert total >= 4 * 2 * KINDS_MAX
+
+
+def test_a_use_costs_the_same_however_much_was_learned() -> None:
+    """In calls, of Python and of numpy on arrays that have a bound: with all kinds, and fits under way."""
+    policy, generator = Worth(), np.random.default_rng(5)
+    policy.begin(4_000)
+    policy._kinds = kinds = all_kinds()
+    policy.returns = Returns(kinds)
+    calls = []
+    for index in range(2 * PERIOD):
+        rows = np.sort(generator.choice(4_000, 200, replace=False))
+        before, made = kinds.count, count_calls(partial(use, policy, 7.0 * index, rows, rows))
+        # What is new is put down block by block, each once in the life of the policy.
+        calls.append(made - CALLS_A_KIND * (kinds.count - before))
+    assert max(calls) < CALLS_A_USE
+    # Who has part in a fit makes some more than who has none.
+    assert min(calls) < CALLS_A_USE / 3
+
+
+def count_calls(call: Callable[[], None]) -> int:
+    count = 0
+
+    def profile(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(profile)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    return count
 
 
 def count_aged(table: Returns, monkeypatch: pytest.MonkeyPatch) -> list[int]:

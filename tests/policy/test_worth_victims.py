@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from kvstore.core.types import GPU
+from kvstore.core.types import CPU, GPU
 from kvstore.policy.order import UseOrder
 from kvstore.policy.worth import Worth
 from tests.policy.uses import rows_of, use
@@ -27,6 +27,23 @@ def test_a_session_that_is_over_goes_first_but_not_what_others_use() -> None:
     policy.retire(rows_of(12, 11, 10, 1, 0))
     assert policy.victims(GPU, 3, lambda rows: rows).tolist() == [12, 11, 10]
     assert policy.victims(GPU, 9, lambda rows: rows).tolist()[-2:] == [1, 0]
+
+
+def test_what_was_over_is_forgotten_with_the_block_and_not_kept_for_the_next_in_its_row() -> None:
+    """Of which nobody may tell: its engine is gone."""
+    policy = Worth()
+    policy.begin(100)
+    use(policy, 0.0, np.arange(3), np.arange(3))
+    use(policy, 0.0, np.arange(3, 6), np.arange(3, 6))
+    policy.touch(CPU, rows_of(0))
+    policy.retire(rows_of(2, 1, 0))
+    policy.forget(GPU, rows_of(2, 1, 0))
+    # One has a copy below still, and is still over.
+    assert policy.worth(rows_of(0, 1, 2)).tolist()[0] == 0.0
+    assert (policy.worth(rows_of(1, 2)) > 0).all()
+    use(policy, 1_000.0, np.arange(6, 8), np.arange(6, 8))
+    policy.touch(GPU, rows_of(2, 1))
+    assert policy.victims(GPU, 5, lambda rows: rows).tolist()[:3] == [5, 4, 3]
 
 
 def test_what_is_favoured_goes_last_by_priority() -> None:
