@@ -121,14 +121,16 @@ def plan_paged_attention_prefill(
     context_lens: torch.Tensor,
     query_len_max: int,
 ) -> Launch:
-    """Programs by sequence, rows and KV head; those beyond a sequence's new tokens end at once."""
+    """Programs by rows, sequence and KV head; those beyond a sequence's new tokens end at once."""
     kv_heads, head_dim = kv_layer.shape[3:]
     group = query.shape[1] // kv_heads
     rows = query_len_max * group
     tiles = tiles_for(kv_layer, rows, ROWS_MAX)
     return Launch(
         kernel=_attend,
-        grid=(len(context_lens), -(-rows // tiles.rows), kv_heads),
+        # Rows first: of the others there are never more than the 65,535 that a GPU takes. And programs that
+        # run side by side read the same context.
+        grid=(-(-rows // tiles.rows), len(context_lens), kv_heads),
         arguments={
             "output_ptr": output,
             "query_ptr": query,
@@ -172,11 +174,11 @@ def _attend(
     WIDENED: tl.constexpr,
     KV_HEADS: tl.constexpr,
 ):
-    sequence = tl.program_id(0).to(tl.int64)
+    sequence = tl.program_id(1).to(tl.int64)
     kv_head = tl.program_id(2)
     start = tl.load(starts_ptr + sequence).to(tl.int64)
     query_len = (tl.load(starts_ptr + sequence + 1) - start).to(tl.int32)
-    first_row = tl.program_id(1) * ROWS
+    first_row = tl.program_id(0) * ROWS
     if first_row >= query_len * GROUP:
         return
     cached = tl.load(lens_ptr + sequence).to(tl.int32) - query_len

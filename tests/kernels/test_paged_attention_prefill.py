@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from kernels.checks import KernelArgumentError
-from kernels.paged_attention_prefill import paged_attention_prefill
+from kernels.paged_attention_prefill import paged_attention_prefill, plan_paged_attention_prefill
 from tests.kernels.contexts import PagedContexts, assert_near, dense_attention
 
 DTYPES = ["float32", "float16", "bfloat16"]
@@ -106,6 +106,19 @@ def check_nothing_is_written() -> None:
 def test_nothing_is_written(interpreted):
     check_nothing_is_written()
     interpreted(check_nothing_is_written)
+
+
+def test_a_chunk_of_a_million_tokens_is_a_grid_that_a_gpu_takes():
+    """Along its first axis a grid may have 2^31 programs, along the others 65,535 each."""
+    tokens, frames = 1 << 20, 1 << 16
+
+    def sized(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+        return torch.empty(*shape, dtype=dtype, device="meta")
+
+    query, layer = sized(tokens, 32, 128), sized(frames, 2, 16, 8, 128)
+    tables, starts, lens = (sized(*shape, dtype=torch.int32) for shape in ((1, frames), (2,), (1,)))
+    launch = plan_paged_attention_prefill(query, query, layer, tables, starts, lens, tokens)
+    assert launch.grid[0] > 65535 >= max(launch.grid[1:])
 
 
 @pytest.mark.parametrize(
