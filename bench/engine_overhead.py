@@ -3,10 +3,10 @@
     python -m bench.engine_overhead [--json] [--quick] [--save]
 
 The same engine twice in one process, with the same model and the same eight sequences: over `kvstore serve`,
-and over the in-process paged cache of `--kv paged`, of which each step costs some microseconds. They take
-turns step by step, and the first of two changes with each pair. Told beside the whole is the part of a step
-that is not the forward pass, of which the service's share can be seen where machines are too noisy for the
-whole.
+where each step is sent while the pass before it runs, and over the in-process paged cache of `--kv paged`, of
+which each step costs microseconds; both as `kvstore-engine serve` has them. They take turns step by step,
+and the first of two changes with each pair. Told beside the whole is the part of a step that is not the
+forward pass, of which the service's share can be seen where machines are too noisy for the whole.
 """
 
 import random
@@ -65,6 +65,7 @@ class Decoding:
             model,
             client,
             set_up=set_up,
+            is_ahead=set_up.has_service,
             device=self._device,
             block_tokens=BLOCK_TOKENS,
             running_max=SEQUENCES,

@@ -1,4 +1,4 @@
-"""The CPU's attention and a whole decode step, beside what torch and `transformers` take.
+"""The CPU's attention, a whole decode step and a prefill, beside what torch and `transformers` take.
 
 In CPU time of one thread, which the work of others disturbs less than the time on the wall. Torch's attention
 reads K and V that lie contiguous, head by head, with the query heads of a KV head as rows of one matrix: the
@@ -17,6 +17,7 @@ from bench.report import Row, make_row
 from engine.batch import Batch
 from engine.model import Llama
 from engine.models import load_model_weights
+from engine.requests import chunk_end
 from engine.weights import Weights
 from kernels.layout import KVLayout
 from kernels.paged_attention_decode import paged_attention_decode
@@ -28,6 +29,7 @@ SEQUENCES, CONTEXT_TOKENS, BLOCK_TOKENS = 8, 2048, 16
 HEADS, KV_HEADS, HEAD_DIM = 9, 3, 64
 RATIO_MAX = {torch.float32: 2.2, torch.bfloat16: 2.8}
 STEP_RATIO_MAX = 1.3
+PREFILL_TOKENS = 512
 
 
 @torch.inference_mode()
@@ -57,12 +59,21 @@ def attention_rows(rounds: int) -> Iterator[Row]:
 
 @torch.inference_mode()
 def step_rows(rounds: int) -> Iterator[Row]:
-    """A decode step of SmolLM2, 8 sequences of 2,048 tokens: the whole forward pass."""
+    """A decode step of SmolLM2, 8 sequences of 2,048 tokens: the whole forward pass. And a prompt, in the
+    engine's chunks and as a whole."""
     torch.set_num_threads(1)
     weights = load_model_weights("smollm2")
     ours, theirs = _in_turns(_our_step(weights), _their_step(weights), rounds)
     yield make_row(
         "decode step of SmolLM2, 8 sequences of 2,048 tokens, float32 [transformers]",
+        "ms",
+        ours,
+        reference=theirs,
+        ratio_at_most=STEP_RATIO_MAX,
+    )
+    ours, theirs = _in_turns(_our_prefill(weights), _their_prefill(weights), rounds)
+    yield make_row(
+        f"prefill of {PREFILL_TOKENS} tokens by SmolLM2, float32 [transformers]",
         "ms",
         ours,
         reference=theirs,
@@ -102,6 +113,31 @@ def _their_step(weights: Weights) -> Callable[[], object]:
         cache.crop(-1)
 
     return step
+
+
+def _our_prefill(weights: Weights) -> Callable[[], object]:
+    model = Llama(weights)
+    layout = weights.config.kv_layout(block_tokens=BLOCK_TOKENS, dtype=weights.dtype)
+    blocks = PREFILL_TOKENS // BLOCK_TOKENS
+    pool = layout.view(np.zeros((blocks, layout.frame_stride_bytes), np.uint8))
+    table = np.random.default_rng(0).permutation(blocks)
+    batches, begin = [], 0
+    while begin < PREFILL_TOKENS:
+        end = chunk_end(begin, PREFILL_TOKENS)
+        chunk = np.arange(begin, end)
+        batches.append(Batch.prefill(chunk, cached=begin, block_table=table, block_tokens=BLOCK_TOKENS))
+        begin = end
+    return lambda: [model.forward(batch, pool) for batch in batches]
+
+
+def _their_prefill(weights: Weights) -> Callable[[], object]:
+    """As `generate` does it: all tokens at once, and the logits of the last."""
+    # Seconds to import, for this alone.
+    from transformers import DynamicCache  # noqa: PLC0415
+
+    model = to_transformers(weights)
+    ids = torch.arange(PREFILL_TOKENS)[None]
+    return lambda: model(ids, cache=DynamicCache(), use_cache=True, logits_to_keep=1)
 
 
 def _draw_layer(dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:

@@ -4,7 +4,8 @@ Each iteration sends one Step with all that changed since the last, then runs on
 answer allows. Each step, and each wait, names the last step whose work is over as completed: on a CPU the one
 before, on a GPU the one that the device says it of (`device.py`), since there a call returns before its work
 is over. One step ahead (`is_ahead`) step n+1 is sent before the forward pass of step n, with n-1 as completed
-at the most, and its answer is taken when that pass is over; a CPU has little to win by it.
+at the most, and its answer is taken when that pass is over. Who has come meanwhile, or waits for what has
+just come free, is not kept waiting for it: then another step is sent at once.
 
 When the service is lost the engine tries to attach again, once with each call, and then admits all unfinished
 requests by their keys, with the tokens that they have so far. Where its KV is kept without a service
@@ -12,7 +13,7 @@ requests by their keys, with the tokens that they have so far. Where its KV is k
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import torch
@@ -30,7 +31,8 @@ from engine.requests import Request, Stream, Work
 from engine.scheduler import Scheduler
 from engine.scheduling.promises import Promises
 from engine.speaking import Speaking
-from kvstore.client import Layout, Refused, ServiceLost, operations
+from engine.timings import Timings
+from kvstore.client import Layout, Refused, ServiceLost
 from kvstore.v1 import kvstore_pb2 as pb
 
 __all__ = ["BUILD", "Engine", "EngineError"]
@@ -96,8 +98,7 @@ class Engine:
         # The frames as bytes, uint8[frames, stride], and as the model sees them.
         self._frames = self._pool = torch.empty(0)
         self._news: list[Stream] = []
-        # By steps whose work may not be over: what is told of it with its seconds. Empty after a loss.
-        self._timings: dict[int, Callable[[float], pb.StepTiming]] = {}
+        self._timings = Timings()
         self._lost_at: float | None = None
         self._lose()
         while not self._attach():
@@ -193,7 +194,7 @@ class Engine:
         self._let_go()
         self._sent = None
         self._scheduler.start_over()
-        self._timings = {}
+        self._timings = Timings()
         if self._digests is not None:
             self._digests.forget_tails()
 
@@ -236,14 +237,18 @@ class Engine:
 
     def _exchange(self) -> None:
         sent, self._sent = self._sent, None
-        if sent is None:
-            asked = self._scheduler.operations(self._client.tables, time.monotonic())
-            self._note_journeys(asked)
-            pending = self._start_step(asked)
-        else:
+        if sent is not None:
             asked, pending = sent
             # Nothing of it leaves its frame before the next step says that the pass is over.
             self._note_journeys(asked)
+            self._take(asked, pending)
+            if not self._scheduler.is_behind:
+                return
+        asked = self._scheduler.operations(self._client.tables, time.monotonic())
+        self._note_journeys(asked)
+        self._take(asked, self._start_step(asked))
+
+    def _take(self, asked: Sequence[pb.Operation], pending: PendingStep) -> None:
         response = pending.result()
         if response.copies:
             sources = [copy.source for copy in response.copies]
@@ -258,8 +263,7 @@ class Engine:
 
     def _start_step(self, asked: Sequence[pb.Operation]) -> PendingStep:
         completed = self._device.completed_step()
-        timings = [self._timings[step](took) for step, took in self._device.take_seconds().items()]
-        self._timings = {step: each for step, each in self._timings.items() if step > completed}
+        timings = self._timings.take(self._device.take_seconds(), completed)
         return self._client.start_step(asked, completed_step=completed, timings=timings)
 
     def _wait(self) -> None:
@@ -284,19 +288,9 @@ class Engine:
         self._counting.note_pass(work)
         batch = make_batch(work, self._client.tables, self._block_tokens)
         logits = self._device.forward(self._model, batch, self._pool)
-        self._note_timing(work)
+        self._timings.note(self._client.next_step - 1, work)
         for stream, token_count in zip(work.streams, work.token_counts, strict=True):
             stream.computed += token_count
         fed = [row for row, stream in enumerate(work.streams) if not stream.tokens_pending]
         if fed:
             self._news += self._speaking.speak([work.streams[row] for row in fed], logits()[fed])
-
-    def _note_timing(self, work: Work) -> None:
-        """What the service learns its costs from, once it is over: the work of the step taken last."""
-        step = self._client.next_step - 1
-        self._timings[step] = partial(
-            operations.timing,
-            step,
-            prefilled=[(stream.computed, work.chunk_tokens) for stream in work.prefilled],
-            decoded=[stream.computed + 1 for stream in work.decoded],
-        )

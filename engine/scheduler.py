@@ -52,12 +52,15 @@ class Scheduler:
         self._answers = Answers(block_tokens, self._roster, self._order, self._preemption)
         # When the last step was made, on the clock of `Request.arrived`.
         self._now = 0.0
+        # Since then somebody has come.
+        self._has_newcomers = False
 
     def submit(self, request: Request) -> Stream:
         """The first sample of the request; the others are its followers."""
         stream, *followers = [self._new_stream(request, sample) for sample in range(request.samples)]
         stream.followers = followers
         stream.width = max(request.samples, request.beams)
+        self._has_newcomers = True
         self._order.join(stream, self._roster.streams)
         self._roster.add(stream)
         return stream
@@ -97,6 +100,12 @@ class Scheduler:
         return bool(self._roster.streams or self._roster.ended)
 
     @property
+    def is_behind(self) -> bool:
+        """A step that was sent ahead is not enough: since it was made somebody has come, or has left while
+        others wait, and the next one would let them in only with the pass after the next."""
+        return self._has_newcomers or bool(self._roster.ended and self._roster.outside)
+
+    @property
     def is_waiting(self) -> bool:
         """Nothing is to be told to the store that could help: only it can, or time."""
         return bool(self._roster.streams) and not self._roster.ended and not self._preemption.is_pending
@@ -110,7 +119,7 @@ class Scheduler:
         under_way  a pass whose results are not there yet, where the step is sent while the one before runs.
                    They may come before the step's answer is taken, or after it.
         """
-        self._now = now
+        self._now, self._has_newcomers = now, False
         found = [*self._commits(), *self._forks(), *self._frees(), *self._swaps_out(under_way)]
         return [*found, *self._growth(tables, under_way), *self._entries(tables)]
 

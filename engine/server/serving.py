@@ -148,6 +148,8 @@ class Server:
                     block_tokens=self._reserve_tokens if is_contiguous else options.block_tokens,
                     running_max=options.running_max,
                     attach_seconds=0.0,
+                    # The service answers while the model computes: nobody waits for it.
+                    is_ahead=options.set_up.has_service,
                 )
                 # From now on requests end by their own time, and the server outlives its service.
                 engine.attach_seconds = math.inf

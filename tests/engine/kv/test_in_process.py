@@ -121,3 +121,26 @@ def test_memory_without_room_for_a_frame_is_refused():
         ClientError, match="4095 bytes of KV memory have no room for a frame, which takes 4096"
     ):
         InProcess(4095).attach(Layout(block_tokens=16, block_bytes=4096, fingerprint=bytes(32)))
+
+
+@pytest.mark.parametrize("is_ahead", [False, True])
+def test_who_comes_and_who_takes_a_place_is_computed_with_the_next_pass(model, is_ahead):
+    """Also where the step of that pass was sent before they came, or the place was free."""
+    client = InProcess(1024 * TOKEN_BYTES)
+    with closing(Engine(model, client, set_up=PAGED, running_max=2, is_ahead=is_ahead)) as engine:
+        first, late, waiting = (
+            Request(id=f"r{place}", prompt=(1, 2, 3 + place), max_new_tokens=8) for place in range(3)
+        )
+        running = engine.submit(first)
+        for _ in range(4):
+            engine.step()
+        newcomer, last = engine.submit(late), engine.submit(waiting)
+        engine.step()
+        assert (len(newcomer.margins), len(last.margins)) == (1, 0)
+        while not running.is_done:
+            engine.step()
+        assert not last.margins
+        engine.step()
+        assert len(last.margins) == 1
+        run_to_end(engine)
+        assert_as_plain(model, [running, newcomer, last])
