@@ -40,7 +40,7 @@ FULL = Sizes(
     answer_tokens=24,
     clients=5,
     per_second=0.5,
-    memory_tokens=6144,
+    memory_tokens=4096,
     reserve_tokens=2048,
 )
 QUICK = Sizes(

@@ -90,6 +90,9 @@ class InProcess:
         time.sleep(seconds)
         return ()
 
+    def prefetch(self, keys: Sequence[bytes]) -> None:
+        """Nothing is kept elsewhere."""
+
     def detach(self) -> None:
         self.close()
 

@@ -118,10 +118,11 @@ def prompt(place: int, answer: int = 1) -> Request:
 def test_blocks_are_up_before_their_request_is_admitted(on_disk, model) -> None:
     service = start(on_disk, gpu=200, cpu=200)
     try:
-        with closing(Engine(model, Client(service.address), running_max=1)) as engine:
+        client = Client(service.address)
+        with closing(Engine(model, client, running_max=1)) as engine:
             first = engine.submit(Request(id="x", prompt=(1, 2, 3), max_new_tokens=2000))
             late = engine.submit(prompt(3))
-            while engine._client.operator.usage().tiers[1].blocks_moved_in < BLOCKS:
+            while client.operator.usage().tiers[1].blocks_moved_in < BLOCKS:
                 engine.step()
                 assert not first.is_done
             engine.cancel(first, "the blocks are there")
@@ -134,10 +135,11 @@ def test_blocks_are_up_before_their_request_is_admitted(on_disk, model) -> None:
 def test_a_queue_in_a_cpu_tier_too_small_for_it_reads_no_block_twice(on_disk, model) -> None:
     service = start(on_disk, gpu=48, cpu=80)
     try:
-        with closing(Engine(model, Client(service.address), running_max=1)) as engine:
+        client = Client(service.address)
+        with closing(Engine(model, client, running_max=1)) as engine:
             streams = [engine.submit(prompt(place, answer=4)) for place in range(PROMPTS)]
             run_to_end(engine)
-            usage = engine._client.operator.usage()
+            usage = client.operator.usage()
         [reads] = [link for link in usage.links if (link.source, link.target) == (pb.TIER_DISK, pb.TIER_CPU)]
         assert all(stream.cached.cpu + stream.cached.disk == BLOCKS * 16 for stream in streams)
         assert sum(stream.cached.cpu for stream in streams) > 0
