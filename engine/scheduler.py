@@ -124,7 +124,7 @@ class Scheduler:
         """
         self._now, self._has_newcomers = now, False
         found = [*self._commits(), *self._forks(), *self._frees(), *self._swaps_out(under_way)]
-        return [*found, *self._growth(tables, under_way), *self._entries(tables)]
+        return [*found, *self._growth(tables, under_way), *self._entries(tables, under_way)]
 
     def _commits(self) -> Iterable[pb.Operation]:
         """Blocks that the step before has filled."""
@@ -172,11 +172,12 @@ class Scheduler:
                 [len(tables.table(stream.sequence)) for stream in full],
             )
 
-    def _entries(self, tables: BlockTables) -> Iterable[pb.Operation]:
+    def _entries(self, tables: BlockTables, under_way: Work) -> Iterable[pb.Operation]:
         """Those who want in, in order, as many as may run at once. None overtakes one who can't yet."""
         places = self._running_max - sum(each.width for each in self._roster.holding)
         is_returning = False
         waiting = self._roster.outside
+        has_prompt = self._has_prompt(under_way)
         free_blocks = self._free_blocks(tables) if waiting else 0
         for stream in self._order.waiting(waiting, self._now):
             # One that is wider than all places enters when it is alone.
@@ -187,6 +188,11 @@ class Scheduler:
                 free_blocks -= self._promises.blocks_for(stream)
                 if free_blocks < 0:
                     return
+                if stream.tokens_pending > 1 and not self._promises.shares:
+                    # Nothing is found or loaded: memory is of no use before the pass that writes to it.
+                    if has_prompt:
+                        return
+                    has_prompt = True
             if stream.state is StreamState.PREEMPTED:
                 level = self._order.level(stream, self._now)
                 if not self._preemption.may_return(stream, level, tables):
@@ -202,6 +208,10 @@ class Scheduler:
                 # It has found no room so far: what comes free is for it, and not for smaller ones.
                 if is_short:
                     return
+
+    def _has_prompt(self, under_way: Work) -> bool:
+        """Whether somebody has more to compute than a token, behind what is under way."""
+        return any(each.tokens_pending - under_way.tokens_of(each) > 1 for each in self._roster.holding)
 
     def _free_blocks(self, tables: BlockTables) -> int:
         return self._promises.free_blocks(self._roster.holding, tables) if self._promises is not None else 0

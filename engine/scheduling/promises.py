@@ -18,9 +18,9 @@ __all__ = ["Promises"]
 
 class Promises:
     def __init__(self, block_tokens: int, *, shares: bool) -> None:
-        """`shares`: forks share blocks, until they write to them."""
+        """`shares`: blocks are found by their keys, and forks share them until they write to them."""
         self._block_tokens = block_tokens
-        self._shares = shares
+        self.shares = shares
         # Of the pool; it is known when the engine has attached.
         self.frame_count = 0
 
@@ -44,7 +44,7 @@ class Promises:
 
     def _still_needed(self, stream: Stream, held: int) -> int:
         needed = self.blocks_for(stream) - held
-        if not self._shares:
+        if not self.shares:
             return needed
         if not held:
             # A fork that is not in the tables yet has what its parent has filled.
@@ -56,5 +56,5 @@ class Promises:
     def _blocks(self, request: Request, width: int) -> int:
         # The last token of an answer is not fed to the model.
         tokens = len(request.prompt) + request.max_new_tokens - 1
-        shared = len(request.prompt) // self._block_tokens if self._shares else 0
+        shared = len(request.prompt) // self._block_tokens if self.shares else 0
         return width * -(-tokens // self._block_tokens) - (width - 1) * shared

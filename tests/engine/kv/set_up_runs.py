@@ -15,7 +15,7 @@ from engine.server.kv_choice import choose_kv
 from engine.server.own_service import own_service
 from kvstore.client import Client
 
-__all__ = ["Run", "run"]
+__all__ = ["STEPS_MAX", "Run", "opened", "run"]
 
 STEPS_MAX = 3000
 

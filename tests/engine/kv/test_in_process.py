@@ -37,8 +37,8 @@ def make_engine(
 
 
 def most_at_once(engine: Engine, count: int) -> int:
-    """Requests of 300 tokens each, 20 of them answered: how many have frames at once."""
-    streams = [engine.submit(each) for each in make_requests(count, (280,))]
+    """Requests of 300 tokens each, 200 of them answered: how many have frames at once."""
+    streams = [engine.submit(each) for each in make_requests(count, (100,), new_tokens=200)]
     most = 0
     for _ in range(STEPS_MAX):
         engine.step()
@@ -95,7 +95,7 @@ def test_all_frames_come_back_whoever_is_cancelled_when(model, set_up, block_tok
         assert ended == {StreamState.FINISHED, StreamState.CANCELLED}
         assert not any(sequence in client.tables for sequence in range(9999))
         # Every frame is given out again, all at once.
-        single = make_requests(client.frame_count, (block_tokens - 2,), new_tokens=2)
+        single = make_requests(client.frame_count, (1,), new_tokens=3)
         again = [engine.submit(each) for each in single]
         engine.step()
         assert sum(each.state is StreamState.RUNNING for each in again) == client.frame_count

@@ -5,18 +5,20 @@ With a real model: tests/engine/test_smollm2.py.
 
 import random
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
+from engine.engine import Engine
 from engine.kv.set_ups import SET_UPS
 from engine.model import Llama
 from engine.models import load_model_weights
-from engine.requests import Request
+from engine.requests import Request, Stream, StreamState
 from engine.sampling import Sampling
-from tests.engine.kv.set_up_runs import run
+from tests.engine.kv.set_up_runs import STEPS_MAX, opened, run
 
 SYSTEM = tuple(random.Random(7).randrange(300) for _ in range(70))
 
@@ -65,3 +67,36 @@ def test_no_token_differs_between_the_five():
         assert runs[name].figures.prompt_tokens_computed < runs["paged"].figures.prompt_tokens_computed
     for name in SET_UPS:
         assert (runs[name].figures.preemptions > 0) == (name == "full")
+
+
+@pytest.mark.parametrize("name", ["shared", "tiered"])
+def test_in_a_pool_too_small_for_all_none_is_pushed_out_and_none_is_stuck(name):
+    """Prompts that share blocks, samples and beams that part, requests that are cancelled, by seed."""
+    draw, model = random.Random(name), Llama(load_model_weights("tiny"))
+    with (
+        opened(SET_UPS[name], 60 * 8192) as client,
+        closing(Engine(model, client, set_up=SET_UPS[name])) as engine,
+    ):
+        streams: list[Stream] = []
+        for _ in range(STEPS_MAX):
+            if len(streams) < 60 and draw.random() < 0.3:
+                samples, beams = draw.choice([(1, 1), (1, 1), (3, 1), (2, 4)])
+                prompt = (*SYSTEM, *(draw.randrange(300) for _ in range(draw.randint(1, 150))))
+                request = Request(
+                    id=str(len(streams)),
+                    prompt=prompt[draw.choice((0, 0, 40)) :],
+                    max_new_tokens=draw.randint(1, 60),
+                    samples=samples,
+                    beams=beams,
+                )
+                stream = engine.submit(request)
+                streams += [stream, *stream.followers]
+            if draw.random() < 0.02 and streams:
+                engine.cancel(draw.choice(streams), "the test")
+            engine.step()
+            if len(streams) >= 60 and not engine.has_work:
+                break
+        assert {each.state for each in streams} == {StreamState.FINISHED, StreamState.CANCELLED}
+        engine.rest()
+        figures = engine.figures
+    assert (figures.preemptions, figures.kv_tokens_held, figures.requests_waiting) == (0, 0, 0)
