@@ -23,7 +23,14 @@ from engine.server.admission import Admission
 from engine.server.chat import read_chat
 from engine.server.completions import read_completion
 from engine.server.endpoint import Endpoint
-from engine.server.errors import ApiError, invalid, model_not_found, unauthorized, wrong_host
+from engine.server.errors import (
+    ApiError,
+    invalid,
+    model_not_found,
+    two_lengths,
+    unauthorized,
+    wrong_host,
+)
 from engine.server.generation import Workshop
 
 __all__ = ["make_app"]
@@ -110,6 +117,8 @@ class _Gate:
 
     def _refusal(self, scope: Scope) -> ApiError | None:
         headers = dict(scope["headers"])
+        if b"content-length" in headers and b"transfer-encoding" in headers:
+            return two_lengths()
         if not self._api_key:
             return None if _names_loopback(headers.get(b"host", b"")) else wrong_host()
         if scope["path"] in OPEN_PATHS:
@@ -122,7 +131,7 @@ class _Gate:
 def _names_loopback(host: bytes) -> bool:
     """Another name is that of a page in a browser which had it resolve to this machine."""
     name = re.sub(r":[0-9]*$", "", host.decode("latin-1")).removeprefix("[").removesuffix("]")
-    if name.lower() == "localhost" or not name:
+    if name.lower() == "localhost" or not host:
         return True
     try:
         return ipaddress.ip_address(name).is_loopback

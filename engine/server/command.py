@@ -199,7 +199,6 @@ def _run(options: Options, service: AbstractContextManager[str], load_model: Cal
     # Until the server takes the signals itself; as Ctrl-C does, this ends what was started.
     signal.signal(signal.SIGTERM, _interrupt)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     os.umask(0o077)
     try:
         with service as address:

@@ -60,7 +60,7 @@ class Endpoint:
             status = error.status
             await JSONResponse(error.body, status, error.headers)(scope, receive, send)
         finally:
-            self._shop.metrics.note_request(request.url.path, status)
+            self._shop.metrics.note_request(scope["path"], status)
 
     async def _answer(
         self, scope: Scope, receive: Receive, send: Send, asked: Asked, generation: Generation

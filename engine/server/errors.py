@@ -14,6 +14,7 @@ __all__ = [
     "prompt_too_long",
     "time_is_over",
     "too_large",
+    "two_lengths",
     "unauthorized",
     "wrong_host",
 ]
@@ -56,6 +57,12 @@ def unauthorized() -> ApiError:
 def wrong_host() -> ApiError:
     message = "Without an API key this server is asked by a loopback address."
     return ApiError(403, message, code="wrong_host", headers={"Connection": "close"})
+
+
+def two_lengths() -> ApiError:
+    """Where it ends is a matter of who reads it, so what follows on the connection is not to be trusted."""
+    message = "A request has a Content-Length or a Transfer-Encoding, not both."
+    return ApiError(400, message, headers={"Connection": "close"})
 
 
 def model_not_found(name: str, served: str) -> ApiError:

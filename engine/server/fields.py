@@ -5,7 +5,6 @@ Tests: tests/engine/server/test_fields.py.
 """
 
 import json
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -82,7 +81,8 @@ class Fields:
         return invalid(f"{where} must be {wanted}, not {type(value).__name__}.", where, "invalid_type")
 
     def _check_range(self, name: str, value: float, least: float, most: float) -> None:
-        if not (math.isfinite(value) and least <= value <= most):
+        # An integer may be larger than any float; what is no number is in no range.
+        if not least <= value <= most:
             where = self._path + name
             raise invalid(
                 f"{where} must be from {least} to {most}, not {value!r:.32}.", where, "invalid_value"

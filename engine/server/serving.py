@@ -95,6 +95,8 @@ class Server:
                 lifespan="off",
                 access_log=False,
                 log_config=None,
+                # What clients do wrong is told to them, and fills nobody's log.
+                log_level="error",
                 proxy_headers=False,
                 server_header=False,
                 timeout_graceful_shutdown=round(limits.stop_seconds),

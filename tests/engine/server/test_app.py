@@ -132,6 +132,16 @@ def test_half_a_surrogate_pair_is_no_text(small, changes):
     error_of(response)
 
 
+@pytest.mark.parametrize("number", ["1" + "0" * 400, "-1" + "0" * 4000, "1e400", "-1e400"])
+@pytest.mark.parametrize("field", ["n", "seed", "max_tokens", "temperature", "timeout_seconds"])
+def test_numbers_that_no_float_holds_are_out_of_range(small, caplog, field, number):
+    body = json.dumps({"model": "tiny", "messages": HELLO})[:-1] + f', "{field}": {number}}}'
+    response = post(small, content=body, headers={"content-type": "application/json"})
+    assert response.status_code == 400
+    assert error_of(response)["param"] == field
+    assert not caplog.records
+
+
 def test_paths_and_methods_that_are_not_there(small):
     assert error_of(httpx.get(small.url + "/v2"))["message"] == "Not Found: GET /v2"
     response = httpx.get(small.url + "/v1/chat/completions")
@@ -178,6 +188,8 @@ def test_without_a_key_only_loopback_names_are_answered(small):
     assert httpx.get(small.url + "/metrics", headers={"host": "evil.example"}).status_code == 403
     for host in ("localhost", "127.0.0.1:99", "[::1]:8000"):
         assert httpx.get(small.url + "/v1/models", headers={"host": host}).status_code == 200
+    for host in ("[", "[]", ":80", "localhost:x", "127.0.0.1.evil.example"):
+        assert httpx.get(small.url + "/v1/models", headers={"host": host}).status_code == 403
 
 
 @pytest.fixture(scope="module")

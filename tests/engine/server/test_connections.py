@@ -88,6 +88,30 @@ def test_a_body_that_breaks_off_is_nobodys(strict, caplog):
     assert not caplog.records
 
 
+def test_a_body_of_two_lengths_is_refused_and_what_follows_is_not_read(strict, caplog):
+    """One reads it as of one length, another as of the other: so requests are smuggled past a proxy."""
+    text = b"0\r\n\r\nGET /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n"
+    head = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    lengths = f"content-length: {len(text)}\r\ntransfer-encoding: chunked\r\n\r\n".encode()
+    with connected(strict) as connection:
+        connection.sendall(head + lengths + text)
+        told = b""
+        while piece := connection.recv(1 << 16):
+            told += piece
+    assert told.startswith(b"HTTP/1.1 400")
+    assert told.count(b"HTTP/1.1") == 1
+    assert not caplog.records
+
+
+def test_what_is_no_http_is_no_matter_for_the_log(strict, caplog):
+    for sent in (b"\x16\x03\x01\x00", b"GET / HTTP/1.1\r\nhost: a\r\nhost: b\r\n\r\n"):
+        with connected(strict) as connection:
+            connection.sendall(sent + b"\r\n\r\n")
+            assert is_cut(connection)
+    until(lambda: httpx.get(strict.url + "/health").status_code == 200)
+    assert not caplog.records
+
+
 def test_more_connections_than_there_may_be_are_closed(strict):
     with ExitStack() as stack:
         for _ in range(LIMITS.connections):
