@@ -25,7 +25,8 @@ PIDS_SHOWN, BUILD_SHOWN, TENANTS_SHOWN = 1, 16, 8
 TIER_ROWS: tuple[tuple[str, Callable[[pb.TierUsage], str]], ...] = (
     ("memory", lambda tier: _bytes(tier.bytes_total or tier.bytes_configured)),
     ("  kind", lambda tier: _kind(tier)),
-    ("  pinned", lambda tier: _bytes(tier.bytes_pinned) if tier.bytes_pinned else "-"),
+    # Host memory that a GPU copies to and from by itself. Frames in transfer stand further down.
+    ("  page-locked", lambda tier: _bytes(tier.bytes_pinned) if tier.bytes_pinned else "-"),
     # A pool is made with the first Attach.
     (
         "  taken",
@@ -40,12 +41,13 @@ TIER_ROWS: tuple[tuple[str, Callable[[pb.TierUsage], str]], ...] = (
     ("    limbo", lambda tier: f"{tier.frames_limbo:,}"),
     ("    quarantined", lambda tier: f"{tier.frames_quarantined:,}"),
     ("  late", lambda tier: f"{tier.frames_late:,}"),
-    ("  pinned", lambda tier: f"{tier.frames_pinned:,}"),
+    ("  in transfer", lambda tier: f"{tier.frames_pinned:,}"),
     ("blocks moved in", lambda tier: f"{tier.blocks_moved_in:,}"),
     ("blocks failed", lambda tier: f"{tier.blocks_failed:,}"),
     ("blocks evicted", lambda tier: f"{tier.blocks_evicted:,}"),
+    # That twice the tier would have had. What was found further down was loaded, and is not among them.
+    ("  computed again", lambda tier: f"{tier.ghost_hit_blocks:,}"),
     ("blocks shed", lambda tier: f"{tier.blocks_shed:,}"),
-    ("  if twice as large", lambda tier: f"{tier.ghost_hit_blocks:,} hits"),
     ("pressure", lambda tier: pb.Pressure.Name(tier.pressure).removeprefix("PRESSURE_").lower()),
     ("writes", lambda tier: "failing" if tier.degraded else "ok"),
 )

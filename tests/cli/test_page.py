@@ -218,7 +218,7 @@ def test_what_memory_a_pool_is_and_what_of_it_is_pinned_is_told() -> None:
     cpu = pb.TierUsage(tier=pb.TIER_CPU, memory_kind=pb.MEMORY_KIND_HOST, bytes_pinned=3 << 30)
     words = " ".join(shown(pb.Usage(tiers=[gpu, cpu, pb.TierUsage(tier=pb.TIER_DISK)])).split())
     assert "kind cuda (2 GPUs) host -" in words
-    assert "pinned - 3.0 GiB -" in words
+    assert "page-locked - 3.0 GiB -" in words
 
 
 def test_a_gpu_that_stands_still_and_memory_that_is_not_pinned_are_told() -> None:
