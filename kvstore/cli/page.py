@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kvstore.cli.advice import Advice
-from kvstore.cli.texts import counted, rate_words
+from kvstore.cli.texts import ENGINE_CHARACTERS, counted, rate_words
 from kvstore.v1 import kvstore_pb2 as pb
 
 __all__ = ["COLUMNS", "show_page"]
@@ -207,10 +207,12 @@ def _engines(usage: pb.Usage) -> Table:
     table = Table(box=box.SIMPLE_HEAD, collapse_padding=True)
     for column in ("Engines", "build", "state", "lease", "seqs", "held back", "pids"):
         table.add_column(column, no_wrap=True)
-    for engine in usage.engines:
+    names = [engine.engine.name.removeprefix("engines/") for engine in usage.engines]
+    shown = _telling(names)
+    for engine, name in zip(usage.engines, names, strict=True):
         table.add_row(
-            # Enough to tell them apart; --json has the whole name.
-            engine.engine.name.removeprefix("engines/")[:8],
+            # As `kvstore explain --engine` takes it; --json has the whole name.
+            name[:shown],
             Text(_cut(engine.build)),
             pb.Engine.State.Name(engine.engine.state).lower(),
             f"{engine.engine.expire_time.ToNanoseconds() / 1e9 - time.time():.0f} s",
@@ -219,6 +221,14 @@ def _engines(usage: pb.Usage) -> Table:
             _few(engine.peer_pids),
         )
     return table
+
+
+def _telling(names: Sequence[str]) -> int:
+    """How many leading characters tell these apart, eight at the least."""
+    count = ENGINE_CHARACTERS
+    while len({name[:count] for name in names}) < len(set(names)):
+        count += 1
+    return count
 
 
 def _name(tier: pb.Tier.ValueType) -> str:

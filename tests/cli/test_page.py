@@ -230,3 +230,12 @@ def test_a_gpu_that_stands_still_and_memory_that_is_not_pinned_are_told() -> Non
     gpu.copy_stalled_seconds = 65.0
     words = " ".join(shown(pb.Usage(tiers=[gpu, cpu])).split())
     assert "health: the GPU stands still: a copy has been waited for for" in words
+
+
+def test_of_engines_is_shown_what_tells_them_apart() -> None:
+    names = ["0123456789-a", "0123456788-b", "fedcba98-c"]
+    usage = pb.Usage(engines=[pb.EngineUsage(engine=pb.Engine(name=f"engines/{name}")) for name in names])
+    assert "fedcba98-c" in shown(usage)
+    usage = pb.Usage(engines=usage.engines[1:])
+    words = shown(usage).split()
+    assert {"01234567", "fedcba98"} <= set(words)
