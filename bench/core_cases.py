@@ -12,7 +12,7 @@ from time import perf_counter
 from bench.driven import BLOCK_TOKENS, BLOCKS, PROMPT_BLOCKS, Driven, random_keys
 from kvstore.client.keys import block_keys
 from kvstore.core.blocks import NO_ROWS
-from kvstore.core.frames import grant_frames
+from kvstore.core.frames import Purpose, grant_frames
 from kvstore.core.operations import Allocate, Commit, Grow, Operation
 from kvstore.core.types import BlockKey, blocks_for_tokens
 
@@ -50,7 +50,7 @@ class CoreCases:
 
         def once() -> float:
             start = perf_counter()
-            rows = grant_frames(memory, NO_ROWS, BATCH)
+            rows = grant_frames(memory, NO_ROWS, BATCH, lambda: Purpose("a benchmark"))
             if rows is None:
                 raise RuntimeError("no room")
             memory.blocks.give_up(rows)

@@ -145,15 +145,12 @@ class Scheduler:
 
     def _frees(self) -> Iterable[pb.Operation]:
         held = self._roster.take_ended()
-        turns = [stream.sequence for stream in held if stream.request.session]
-        others = [stream.sequence for stream in held if not stream.request.session]
-        if turns:
-            yield operations.free(turns, pb.FreeRequest.SESSION)
-        if others:
-            yield operations.free(others, pb.FreeRequest.CACHE)
-        for stream in held:
-            stream.sequence = NO_SEQUENCE
         if held:
+            # Without a word of what is to become of them: whether a session's turn goes to disk at once is
+            # the service's to say (serve --disk-admission).
+            yield operations.free([stream.sequence for stream in held])
+            for stream in held:
+                stream.sequence = NO_SEQUENCE
             self._preemption.note_left()
 
     def _swaps_out(self, under_way: Work) -> Iterable[pb.Operation]:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -31,10 +32,10 @@ WAIT_SECONDS = 60.0
 
 
 @contextmanager
-def start(folder: Path) -> Iterator[subprocess.Popen[str]]:
+def start(folder: Path, *flags: str) -> Iterator[subprocess.Popen[str]]:
     """The demo, with `folder` to put its own temporary folder in."""
     process = subprocess.Popen(
-        COMMAND,
+        [*COMMAND, *flags],
         env={**os.environ, "TMPDIR": str(folder)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -59,9 +60,49 @@ def find_child(process: subprocess.Popen[str], word: str) -> psutil.Process:
     pytest.fail(f"no child with {word!r} was started")
 
 
+def explain(journal: Path, *flags: str) -> list[str]:
+    command = [sys.executable, "-m", "kvstore", "explain", "--journal", str(journal), "--limit", "0", *flags]
+    told = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_SECONDS, check=False)
+    assert (told.returncode, told.stderr) == (0, "")
+    return told.stdout.splitlines()
+
+
+def check_explained(decision: dict[str, Any]) -> None:
+    """It has both sides of the sum, or its reason; and what it rested on."""
+    inputs, costs = decision["inputs"], (decision["chosen_cost_seconds"], decision["other_cost_seconds"])
+    kind = decision["kind"]
+    if kind in ("swap", "restore"):
+        assert decision["session"]
+        weighed = all(cost > 0 for cost in costs) and decision["other"]
+        assert weighed or decision["reason"], decision
+        assert inputs["tokens"] > 0
+        assert inputs["block_tokens"] == 16
+        if weighed:
+            assert inputs["compute_seconds"] >= 0
+            assert inputs["gpu_price"] >= 1
+            assert inputs["block_bytes"] > 0
+        if kind == "restore":
+            assert inputs["blocks_loaded"] > 0 or inputs["compute_tokens"] > 0
+            assert "other_blocks_loaded" in inputs or not decision["other"]
+    else:
+        assert decision["reason"]
+        assert decision["lots"] >= 1
+        assert decision["blocks_of"]
+    if kind == "evict":
+        assert inputs["blocks"] > 0
+        assert inputs["worth_most_reads_per_second"] >= inputs["worth_least_reads_per_second"] >= 0
+        # A copy, or a block on its way up from disk, is not for one sequence that would be named.
+        is_passage = any(words in decision["reason"] for words in ("a copy here", "pass through"))
+        assert bool(decision["room_for"]) is not is_passage, decision
+    if kind == "admit":
+        assert inputs["blocks_taken"] + inputs["blocks_shed"] > 0
+
+
 @pytest.mark.slow
 def test_the_demo_is_served_from_all_tiers_and_answers_as_without_them(tmp_path):
-    with start(tmp_path) as process:
+    journal, folder = tmp_path / "journal", tmp_path / "folder"
+    folder.mkdir()
+    with start(folder, "--journal", str(journal)) as process:
         output, errors = process.communicate(timeout=100)
     assert process.returncode == 0, errors
     result = json.loads(output.splitlines()[-1])
@@ -79,7 +120,21 @@ def test_the_demo_is_served_from_all_tiers_and_answers_as_without_them(tmp_path)
         assert sum(turn[name] for name in sources) == turn["prompt_tokens"]
     for tier in ("from_gpu", "from_cpu", "from_disk"):
         assert sum(turn[tier] for turn in result["turns"]) > 0
-    assert list(tmp_path.iterdir()) == []
+    assert list(folder.iterdir()) == []
+    # Why all of that was so can be asked when it is over, of both runs of the service.
+    decisions = [json.loads(line) for line in explain(journal, "--json")]
+    for decision in decisions:
+        check_explained(decision)
+    assert {each["kind"] for each in decisions} == {"swap", "restore", "evict", "admit"}
+    restored = [each["session"] for each in decisions if each["kind"] == "restore"]
+    for turn in result["turns"]:
+        session = turn["session"]
+        assert f"--journal {journal} --session {session}" in errors
+        if turn["from_disk"] or turn["from_cpu"]:
+            assert session in restored
+    told = explain(journal, "--session", restored[0])
+    assert not [line for line in told if "Also:" in line]
+    assert sum(f"(session {restored[0]}, engine " in line for line in told) >= restored.count(restored[0])
 
 
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])

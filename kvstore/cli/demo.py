@@ -23,7 +23,14 @@ def demo(
     ] = "smollm2",
     device: Annotated[str, typer.Option(help="cpu, or cuda[:N]: engines and GPU tier on that GPU.")] = "cpu",
     keep: Annotated[
-        Path | None, typer.Option(help="Folder for logs and the disk tier, to be kept; it must be empty.")
+        Path | None,
+        typer.Option(help="Folder for logs, journal and disk tier, to be kept; it must be empty."),
+    ] = None,
+    journal: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder for the journal alone, to be kept for `kvstore explain --journal`; it must be empty."
+        ),
     ] = None,
 ) -> None:
     """Watch conversations whose KV outlives the engine, the GPU's memory and the service."""
@@ -44,13 +51,13 @@ def demo(
         signal.signal(number, _interrupt)
     show = Show(json=as_json)
     try:
-        report = run_demo(model, show, keep, device)
+        report = run_demo(model, show, keep, device, journal)
     except DemoRefused as error:
         _refuse(str(error))
     except DemoError as error:
         _say(str(error))
         raise typer.Exit(1) from error
-    show.report(report)
+    show.report(report, journal or (keep / "journal" if keep is not None else None))
     if as_json:
         typer.echo(json.dumps(report.to_json()))
     raise typer.Exit(1 if report.problems() else 0)

@@ -1,73 +1,72 @@
-"""A decision as a few lines for people."""
+"""A decision in sentences, for who is on call."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from textwrap import wrap
 
+from kvstore.cli.explain_figures import Inputs
+from kvstore.cli.explain_lots import admit_lines, evict_lines
+from kvstore.cli.explain_moves import restore_lines, swap_lines
+from kvstore.cli.texts import ENGINE_CHARACTERS
 from kvstore.v1 import kvstore_pb2 as pb
 
-__all__ = ["describe"]
+__all__ = ["describe", "short_engine"]
 
 LINE_CHARACTERS = 108
 INDENT = "    "
 
+SENTENCES: dict[str, Callable[[pb.Decision, Inputs], Iterator[str]]] = {
+    "swap": swap_lines,
+    "restore": restore_lines,
+    "evict": evict_lines,
+    "admit": admit_lines,
+}
+
 
 def describe(decision: pb.Decision) -> str:
-    """When and of whom, what was chosen over what at which cost, why, and all figures."""
-    return "\n".join([_headline(decision), *_reason(decision), *_figures(decision)])
+    """When and of whom, what was chosen over what at which cost, and on what that rested."""
+    inputs = Inputs(decision.inputs)
+    sentences = list(SENTENCES.get(decision.kind, _others)(decision, inputs))
+    if rest := list(inputs.rest()):
+        sentences.append("Also: " + ", ".join(rest) + ".")
+    lines = [_headline(decision)]
+    for sentence in sentences:
+        lines += wrap(
+            sentence,
+            LINE_CHARACTERS,
+            initial_indent=INDENT,
+            subsequent_indent=INDENT + "  ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    return "\n".join(lines)
+
+
+def short_engine(name: str) -> str:
+    """As `kvstore status` shows it."""
+    return name.removeprefix("engines/")[:ENGINE_CHARACTERS]
 
 
 def _headline(decision: pb.Decision) -> str:
-    time = decision.time.ToDatetime().strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
     whom = [decision.kind]
     if decision.sequence:
-        whom.append(f"of sequence {decision.sequence} of {decision.engine}")
+        whom.append(f"of sequence {decision.sequence}")
+    about = [f"session {decision.session}"] if decision.session else []
+    if decision.engine:
+        about.append(f"engine {short_engine(decision.engine)}")
     if decision.tenant:
-        whom.append(f"of tenant {decision.tenant}")
-    if decision.session:
-        whom.append(f"(session {decision.session})")
-    return f"{time} UTC  {' '.join(whom)}: {_choice(decision)}"
+        about.append(f"tenant {decision.tenant}")
+    if about:
+        whom.append(f"({', '.join(about)})")
+    time, until = _time(decision.time.ToDatetime()), ""
+    if decision.lots > 1:
+        until = f" to {_time(decision.last_time.ToDatetime())[11:]}"
+    return f"{time}{until} UTC  {' '.join(whom)}"
 
 
-def _choice(decision: pb.Decision) -> str:
-    chosen, other = decision.chosen_cost_seconds, decision.other_cost_seconds
-    if not chosen and not other:
-        return decision.chosen
-    return f"{decision.chosen} for {_seconds(chosen)}; {decision.other} would cost {_seconds(other)}"
+def _time(moment: object) -> str:
+    return f"{moment:%Y-%m-%d %H:%M:%S.%f}"[:-3]
 
 
-def _reason(decision: pb.Decision) -> Iterator[str]:
-    if decision.reason:
-        yield f"{INDENT}because {decision.reason}" if decision.kind == "evict" else INDENT + decision.reason
-
-
-def _figures(decision: pb.Decision) -> Iterator[str]:
-    """Name and value, as many a line as fit."""
-    line = ""
-    for name in sorted(decision.inputs):
-        figure = f"{_name(name)} {_value(name, decision.inputs[name])}"
-        if line and len(INDENT) + len(line) + 2 + len(figure) > LINE_CHARACTERS:
-            yield f"{INDENT}{line},"
-            line = ""
-        line = f"{line}, {figure}" if line else figure
-    if line:
-        yield INDENT + line
-
-
-def _name(name: str) -> str:
-    for unit in ("_bytes_per_second", "_seconds"):
-        name = name.removesuffix(unit)
-    return name.replace("_", " ")
-
-
-def _value(name: str, value: float) -> str:
-    if name.endswith("_bytes_per_second"):
-        return f"{value / 1e9:.4g} GB/s" if value >= 1e9 else f"{value / 1e6:.4g} MB/s"
-    if name.endswith("_seconds"):
-        return _seconds(value)
-    return f"{value:.6g}"
-
-
-def _seconds(value: float) -> str:
-    for unit, size in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
-        if value >= size or value == 0:
-            return f"{value / size:.4g} {unit}"
-    return f"{value / 1e-9:.4g} ns"
+def _others(decision: pb.Decision, inputs: Inputs) -> Iterator[str]:
+    """A kind that a later service has."""
+    yield f"{decision.chosen}: {decision.reason}." if decision.reason else f"{decision.chosen}."

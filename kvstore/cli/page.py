@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kvstore.cli.advice import Advice
-from kvstore.cli.texts import counted, rate_words
+from kvstore.cli.texts import ENGINE_CHARACTERS, counted, rate_words
 from kvstore.v1 import kvstore_pb2 as pb
 
 __all__ = ["COLUMNS", "show_page"]
@@ -25,7 +25,8 @@ PIDS_SHOWN, BUILD_SHOWN, TENANTS_SHOWN = 1, 16, 8
 TIER_ROWS: tuple[tuple[str, Callable[[pb.TierUsage], str]], ...] = (
     ("memory", lambda tier: _bytes(tier.bytes_total or tier.bytes_configured)),
     ("  kind", lambda tier: _kind(tier)),
-    ("  pinned", lambda tier: _bytes(tier.bytes_pinned) if tier.bytes_pinned else "-"),
+    # Host memory that a GPU copies to and from by itself. Frames in transfer stand further down.
+    ("  page-locked", lambda tier: _bytes(tier.bytes_pinned) if tier.bytes_pinned else "-"),
     # A pool is made with the first Attach.
     (
         "  taken",
@@ -40,12 +41,13 @@ TIER_ROWS: tuple[tuple[str, Callable[[pb.TierUsage], str]], ...] = (
     ("    limbo", lambda tier: f"{tier.frames_limbo:,}"),
     ("    quarantined", lambda tier: f"{tier.frames_quarantined:,}"),
     ("  late", lambda tier: f"{tier.frames_late:,}"),
-    ("  pinned", lambda tier: f"{tier.frames_pinned:,}"),
+    ("  in transfer", lambda tier: f"{tier.frames_pinned:,}"),
     ("blocks moved in", lambda tier: f"{tier.blocks_moved_in:,}"),
     ("blocks failed", lambda tier: f"{tier.blocks_failed:,}"),
     ("blocks evicted", lambda tier: f"{tier.blocks_evicted:,}"),
+    # That twice the tier would have had. What was found further down was loaded, and is not among them.
+    ("  computed again", lambda tier: f"{tier.ghost_hit_blocks:,}"),
     ("blocks shed", lambda tier: f"{tier.blocks_shed:,}"),
-    ("  if twice as large", lambda tier: f"{tier.ghost_hit_blocks:,} hits"),
     ("pressure", lambda tier: pb.Pressure.Name(tier.pressure).removeprefix("PRESSURE_").lower()),
     ("writes", lambda tier: "failing" if tier.degraded else "ok"),
 )
@@ -205,10 +207,12 @@ def _engines(usage: pb.Usage) -> Table:
     table = Table(box=box.SIMPLE_HEAD, collapse_padding=True)
     for column in ("Engines", "build", "state", "lease", "seqs", "held back", "pids"):
         table.add_column(column, no_wrap=True)
-    for engine in usage.engines:
+    names = [engine.engine.name.removeprefix("engines/") for engine in usage.engines]
+    shown = _telling(names)
+    for engine, name in zip(usage.engines, names, strict=True):
         table.add_row(
-            # Enough to tell them apart; --json has the whole name.
-            engine.engine.name.removeprefix("engines/")[:8],
+            # As `kvstore explain --engine` takes it; --json has the whole name.
+            name[:shown],
             Text(_cut(engine.build)),
             pb.Engine.State.Name(engine.engine.state).lower(),
             f"{engine.engine.expire_time.ToNanoseconds() / 1e9 - time.time():.0f} s",
@@ -217,6 +221,14 @@ def _engines(usage: pb.Usage) -> Table:
             _few(engine.peer_pids),
         )
     return table
+
+
+def _telling(names: Sequence[str]) -> int:
+    """How many leading characters tell these apart, eight at the least."""
+    count = ENGINE_CHARACTERS
+    while len({name[:count] for name in names}) < len(set(names)):
+        count += 1
+    return count
 
 
 def _name(tier: pb.Tier.ValueType) -> str:

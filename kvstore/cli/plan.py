@@ -23,6 +23,7 @@ from kvstore.planner.requests import Trace
 from kvstore.planner.study import Point, Policies, Study, study, vary
 from kvstore.planner.traces import open_trace
 from kvstore.planner.workload import Workload, load_workload
+from kvstore.policy.choices import check_disk_admission
 from kvstore.server.sizes import parse_size
 from kvstore.tiers.link_names import link_name
 
@@ -54,6 +55,7 @@ def plan(
     if sweep is not None:
         check_drawing(sweep)
     gpu, cpu, disk = (parse_size(text, flag=flag) for flag, text in sizes.items())
+    check_disk_admission(disk_admission, policy, has_disk=disk > 0)
     speeds = load_profile(profile) if profile else H200_LLAMA_8B
     workload = load_workload(_open(trace, journal, block_tokens), share)
     machine = Sizes(

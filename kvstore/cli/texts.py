@@ -2,7 +2,10 @@
 
 from kvstore.core.errors import ConfigInvalid
 
-__all__ = ["check_text", "counted", "rate_words"]
+__all__ = ["ENGINE_CHARACTERS", "check_text", "counted", "rate_words"]
+
+# Of an engine's UUID so many are shown, unless more are needed to tell two apart.
+ENGINE_CHARACTERS = 8
 
 
 def check_text(flag: str, text: str) -> str:

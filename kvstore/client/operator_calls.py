@@ -76,16 +76,17 @@ class OperatorCalls:
         self, *, session: str = "", engine: str = "", sequence: int = 0, kind: str = ""
     ) -> Iterator[pb.Decision]:
         """What was decided lately, the latest first: all that is named must hold. Asked for page by page."""
-        token = ""
+        request = pb.ListDecisionsRequest(session=session, engine=engine, sequence=sequence, kind=kind)
         while True:
-            request = pb.ListDecisionsRequest(
-                session=session, engine=engine, sequence=sequence, kind=kind, page_token=token
-            )
-            response = self._call(self._service.stub.ListDecisions, request)
+            response = self.decisions_page(request)
             yield from response.decisions
-            token = response.next_page_token
-            if not token:
+            request.page_token = response.next_page_token
+            if not request.page_token:
                 return
+
+    def decisions_page(self, request: pb.ListDecisionsRequest) -> pb.ListDecisionsResponse:
+        """One page of them; the first also says how many there are, and whether what is named is known."""
+        return self._call(self._service.stub.ListDecisions, request)
 
     def drain(self, seconds: float, *, cancel: bool = False, stop: bool = False) -> pb.DrainResponse:
         """Before a restart: see Drain in the contract. Waits for so long at most."""

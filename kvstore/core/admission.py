@@ -15,14 +15,14 @@ from msgspec import Struct
 
 from kvstore.core.blocks import NO_ROWS, NO_TABLE, as_table, concat
 from kvstore.core.config import StoreConfig
-from kvstore.core.frames import grant_frames
+from kvstore.core.frames import Purpose, grant_frames
 from kvstore.core.memory import Memory
 from kvstore.core.ports import Verdict
 from kvstore.core.sequences import Sequence
 from kvstore.core.types import GPU, RESIDENT, DomainId, EngineId, Number, Rows
 from kvstore.core.wanted import Wanted
 
-__all__ = ["Admission", "Request", "Precedence"]
+__all__ = ["WHY_ROOM", "Admission", "Precedence", "Request"]
 
 # A ticket whose engine has not asked for so long holds nobody up; its place is kept.
 PATIENCE_SECONDS = 1.0
@@ -32,6 +32,15 @@ class Precedence(Number):
     GROW = 0
     RETURN = 1
     NEW = 2
+
+
+# What frames are for, in words.
+WHY_ROOM = {
+    Precedence.GROW: "sequences that run need frames for their next tokens",
+    Precedence.RETURN: "a sequence comes back to the GPU",
+    Precedence.NEW: "a sequence begins",
+}
+WHY_SEVERAL = "sequences begin, come back or grow in one step"
 
 
 class Request(Struct, eq=False):
@@ -140,7 +149,7 @@ class Admission:
         domains: list[tuple[DomainId, int]] = []
         if self._memory.shares.are_shared:
             domains = [(request.sequence.domain, request.fresh) for request in requests]
-        granted = grant_frames(self._memory, held, fresh, spare, domains)
+        granted = grant_frames(self._memory, held, fresh, lambda: _purpose(requests), spare, domains)
         if granted is None:
             return False
         rows, begin = as_table(granted), 0
@@ -202,3 +211,12 @@ class Admission:
         `frames_held` are those that can't be had then (`Room.held_on_gpu`).
         """
         return max(0, wanted.frames - (self._memory.pools[GPU].frame_count - frames_held))
+
+
+def _purpose(requests: list[Request]) -> Purpose:
+    kinds = {request.precedence for request in requests}
+    return Purpose(
+        reason=WHY_ROOM[kinds.pop()] if len(kinds) == 1 else WHY_SEVERAL,
+        sequences=[request.sequence for request in requests],
+        of_many=all(request.precedence is Precedence.GROW for request in requests),
+    )

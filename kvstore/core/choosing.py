@@ -9,15 +9,22 @@ from numpy.typing import NDArray
 from kvstore.core.ahead import Ahead
 from kvstore.core.blocks import NO_FRAME, NO_ROW, NO_ROWS, Rows
 from kvstore.core.config import StoreConfig
-from kvstore.core.frames import make_room
+from kvstore.core.decisions import Lot
+from kvstore.core.frames import Purpose, make_room
 from kvstore.core.lanes import Lane, Lanes
 from kvstore.core.late import LateFrames
 from kvstore.core.memory import Memory
-from kvstore.core.operations import Decision
 from kvstore.core.shares import NOBODY
 from kvstore.core.types import ASKED, BACKGROUND, COPY, CPU, DISK, GPU, LOAD, NEEDED, PREFETCH, READ, Tier
 
 __all__ = ["Choosing"]
+
+# What frames are for, in words; and why a block gets none on disk.
+WHY_READ = "blocks that a sequence comes in with pass through on their way up from disk"
+WHY_AHEAD = "blocks are brought up from disk before anybody asks for them (Prefetch)"
+WHY_COPY = "cached blocks get a copy here, so that they can leave the GPU at once"
+WHY_WRITE = "blocks are written here"
+WHY_SHED = "no room on disk: all that is there is in use, hung on, or another tenant's share"
 
 
 class Choosing:
@@ -69,7 +76,7 @@ class Choosing:
         if self._late.too_many:
             self.refused += rows.tolist()
             return NO_ROWS
-        fitting, lacking = self._take_frames(CPU, rows)
+        fitting, lacking = self._take_frames(CPU, rows, WHY_READ)
         lane.put_back(lacking)
         return fitting
 
@@ -97,7 +104,7 @@ class Choosing:
             self._ahead.shed(rows)
             return NO_ROWS
         spare = self._config.cpu_frames_reserved
-        fitting, lacking = self._take_frames(CPU, rows, spare, in_background=True)
+        fitting, lacking = self._take_frames(CPU, rows, WHY_AHEAD, spare, in_background=True)
         lane.put_back(lacking)
         return fitting
 
@@ -122,7 +129,7 @@ class Choosing:
         cached = cached[self._parent_is(below, cached)]
         cached = cached[~blocks.unwanted[cached]]
         spare = self._config.cpu_frames_reserved
-        fitting, lacking = self._take_frames(CPU, cached, spare, in_background=True)
+        fitting, lacking = self._take_frames(CPU, cached, WHY_COPY, spare, in_background=True)
         # The others are spared for their copy no more.
         self._memory.room_was_made |= cached.size < asked
         waiting = blocks.to_disk[lacking] | blocks.undecided[lacking]
@@ -148,19 +155,18 @@ class Choosing:
         parents = blocks.parent[rows]
         parents = np.unique(parents[parents != NO_ROW])
         blocks.pin(DISK, parents)
-        fitting, lacking = self._take_frames(DISK, rows)
+        fitting, lacking = self._take_frames(DISK, rows, WHY_WRITE)
         blocks.unpin(DISK, parents)
         if lacking.size:
             self._shed(lacking, for_good=not fitting.size and not blocks.pins[DISK].any())
-            decision = Decision(
-                time=self._memory.now,
+            lot = Lot(
                 kind="admit",
                 chosen="shed",
-                reason="no room on disk: all that is there is in use, hung on, or another tenant's share",
+                reason=WHY_SHED,
                 tenant=self._memory.shares.tenant_of_all(lacking),
-                inputs=(("blocks_taken", float(fitting.size)), ("blocks_shed", float(lacking.size))),
+                counts=(("blocks_taken", float(fitting.size)), ("blocks_shed", float(lacking.size))),
             )
-            self._memory.decisions.note(decision, blocks.owner[lacking])
+            self._memory.decisions.note_lot(self._memory.now, lot, blocks.owner[lacking])
         return fitting
 
     def _wait_for_parents(self, lane: Lane, rows: Rows) -> None:
@@ -187,17 +193,25 @@ class Choosing:
         self._lanes[COPY, BACKGROUND].resume()
 
     def _take_frames(
-        self, tier: Tier, rows: Rows, spare: int = 0, *, in_background: bool = False
+        self, tier: Tier, rows: Rows, why: str, spare: int = 0, *, in_background: bool = False
     ) -> tuple[Rows, Rows]:
         """Target frames for as many of the leading rows, of each tenant, as there is room for, by halves;
-        and the other rows."""
+        and the other rows. `why`: what they are for, in words."""
         memory = self._memory
         groups = memory.shares.by_tenant(rows) if memory.shares.are_shared else [(NOBODY, rows)]
         fitting, lacking = [NO_ROWS], [NO_ROWS]
         for domain, group in groups:
             count = _most(
                 group.size,
-                partial(make_room, memory, tier, spare=spare, domain=domain, in_background=in_background),
+                partial(
+                    make_room,
+                    memory,
+                    tier,
+                    purpose=lambda: Purpose(why),
+                    spare=spare,
+                    domain=domain,
+                    in_background=in_background,
+                ),
             )
             memory.replicas.add(tier, group[:count])
             fitting.append(group[:count])

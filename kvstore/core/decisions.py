@@ -2,93 +2,183 @@
 
 Kinds: "swap" (a sequence leaves the GPU: swapped or dropped), "restore" (how much of what is below the GPU is
 loaded for one that comes in), "evict" (a lot of cached blocks leaves a tier, for room) and "admit" (a lot is
-to be written to disk, or is shed). Sequences one by one, blocks by the lot: a note costs some microseconds.
-Nothing is ever decided by what stands here.
+to be written to disk, or is not, or is shed). Sequences one by one, blocks by the lot; lots that are alike
+and follow one another are one note, with a count: what is decoded evicts a block at a time.
+
+A note costs a microsecond or two, and what costs more to tell is asked for once a note. Nothing is ever
+decided by what stands here. Who asks is answered by `explaining.py`.
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable
 
 import numpy as np
-from msgspec import Struct, structs
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from kvstore.core.blocks import NO_ROWS
 from kvstore.core.operations import Decision
-from kvstore.core.sequences import session_owner
+from kvstore.core.ports import Figures
+from kvstore.core.sequences import Sequence, session_owner
 from kvstore.core.types import DomainId, EngineId, SequenceId
 
-__all__ = ["KEPT_MAX", "KINDS", "OWNERS_MAX", "DecisionQuery", "Decisions"]
+__all__ = ["KEPT_MAX", "KINDS", "NO_FIGURES", "OWNERS_MAX", "Decisions", "Lot", "Note", "Party", "no_figures"]
 
 KINDS = ("swap", "restore", "evict", "admit")
 # Of each kind.
 KEPT_MAX = 4_096
-# Of a lot so many blocks are remembered by whose they are.
+# Of a lot so many blocks are remembered by whose they are, and so many sequences for which room was made.
 OWNERS_MAX = 1_024
+PARTIES_MAX = 8
+# Lots are one note if each follows the one before so soon, and all of them within so long.
+FOLD_GAP_SECONDS, FOLD_SECONDS = 1.0, 10.0
+# Sessions known by name, the latest: of lots whose blocks are others' it is told how many.
+NAMES_MAX = 16_384
+# Whose a block is that nobody is named for.
+ANONYMOUS = 0
+NO_FIGURES: Figures = ()
 
 
-class DecisionQuery(Struct, frozen=True, kw_only=True):
-    """Which decisions: all that is named must hold. `before`: only those with a lower number; 0: all."""
-
-    engine: EngineId = EngineId("")
-    sequence: SequenceId = SequenceId(0)
-    session: str = ""
-    kind: str = ""
-    before: int = 0
+def no_figures() -> Figures:
+    """Nothing more is to be told of a lot."""
+    return NO_FIGURES
 
 
-class _Note(Struct):
+class Party(Struct, frozen=True):
+    """A sequence for which room was made."""
+
+    engine: EngineId
+    sequence: SequenceId
+    session: str
+
+
+class Lot(Struct, frozen=True):
+    """Blocks that one decision was about. Lots are alike if their first four fields are, and `sequences`."""
+
+    kind: str
+    chosen: str
+    reason: str
+    tenant: str
+    # How many blocks, by what became of them: added up over lots that are alike.
+    counts: Figures
+    # For whom room was made. With `of_many` others may be in the same note, and the first are named.
+    sequences: tuple[Sequence, ...] | list[Sequence] = ()
+    of_many: bool = False
+
+
+class Note(Struct, eq=False):
+    """A decision, and the lots in it. `owners`: of their blocks, counted only when somebody asks."""
+
     number: int
     decision: Decision
-    # Owners of the blocks of a lot.
-    owners: NDArray[np.int64]
+    # Of the last lot, and how many they are.
+    until: float
+    lots: int = 1
+    counts: dict[str, float] = field(default_factory=dict)
+    parties: dict[Party, None] = field(default_factory=dict)
+    owners: NDArray[np.int64] = NO_ROWS
+    _by_owner: dict[int, int] | None = None
+
+    def by_owner(self) -> dict[int, int]:
+        """How many blocks each owner has in it, of those that are remembered."""
+        if self._by_owner is None:
+            owners, counts = np.unique(self.owners, return_counts=True)
+            self._by_owner = dict(zip(owners.tolist(), counts.tolist(), strict=True))
+        return self._by_owner
+
+    def add_owners(self, owners: NDArray[np.int64]) -> None:
+        room = OWNERS_MAX - self.owners.size
+        if room > 0:
+            self.owners = np.concatenate([self.owners, owners[:room]])
+            self._by_owner = None
+
+    def forget(self, session: str, owners: Iterable[int]) -> None:
+        """Its blocks are nobody's from now on, and nobody is named for them."""
+        mine = np.isin(self.owners, list(owners))
+        if mine.any():
+            self.owners[mine], self._by_owner = ANONYMOUS, None
+        self.parties = {party: None for party in self.parties if party.session != session}
 
 
 class Decisions:
     def __init__(self) -> None:
-        # Where sessions are looked for: every domain that had a sequence.
+        # Where sessions are looked for: every domain that had a sequence; and their names, by owner.
         self.domains: set[DomainId] = set()
-        self._notes: dict[str, deque[_Note]] = {kind: deque(maxlen=KEPT_MAX) for kind in KINDS}
+        self.names: dict[int, str] = {}
+        self.notes: dict[str, deque[Note]] = {kind: deque(maxlen=KEPT_MAX) for kind in KINDS}
         self._last_number = 0
 
-    def note(self, decision: Decision, owners: NDArray[np.int64] = NO_ROWS) -> None:
-        """`owners`: of the blocks of a lot."""
+    def name(self, domain: DomainId, owner: int, session: str) -> None:
+        """Who is known by this number from now on; without a session, nobody is."""
+        self.domains.add(domain)
+        if session:
+            self.names[owner] = session
+            if len(self.names) > NAMES_MAX:
+                del self.names[next(iter(self.names))]
+
+    def note(self, decision: Decision) -> None:
+        """Of one sequence."""
         self._last_number += 1
-        # A copy: a view would keep all of them in memory.
-        first = owners[:OWNERS_MAX].copy()
-        self._notes[decision.kind].append(_Note(self._last_number, decision, first))
+        self.notes[decision.kind].append(Note(self._last_number, decision, decision.time))
+
+    def note_lot(
+        self,
+        time: float,
+        lot: Lot,
+        owners: NDArray[np.int64],
+        figures: Callable[[], Figures] = no_figures,
+    ) -> None:
+        """`owners` of its blocks; `figures`: what else it rested on, asked of the first of lots alike."""
+        notes = self.notes[lot.kind]
+        if notes and _is_alike(notes[-1], lot, time):
+            note = notes[-1]
+            note.lots += 1
+            note.until = time
+            note.add_owners(owners)
+        else:
+            self._last_number += 1
+            decision = Decision(
+                time=time,
+                kind=lot.kind,
+                chosen=lot.chosen,
+                reason=lot.reason,
+                tenant=lot.tenant,
+                inputs=figures(),
+            )
+            # A copy: a view would keep all of them in memory.
+            note = Note(self._last_number, decision, time, owners=owners[:OWNERS_MAX].copy())
+            notes.append(note)
+        for name, count in lot.counts:
+            note.counts[name] = note.counts.get(name, 0.0) + count
+        for sequence in lot.sequences[: PARTIES_MAX - len(note.parties)]:
+            note.parties[_party(sequence)] = None
 
     def forget(self, session: str) -> None:
         """Nothing is to be told of this session any more; without a name, of none."""
-        for kind, notes in self._notes.items():
+        owners = {session_owner(domain, session) for domain in self.domains} if session else set()
+        for owner in owners:
+            self.names.pop(owner, None)
+        if not session:
+            self.names.clear()
+        for kind, notes in self.notes.items():
             left = [note for note in notes if session and note.decision.session != session]
-            self._notes[kind] = deque(left, maxlen=KEPT_MAX)
-
-    def find(self, query: DecisionQuery) -> Iterator[tuple[int, Decision]]:
-        """The latest first, each with its number."""
-        notes = [note for kind in KINDS if query.kind in ("", kind) for note in self._notes[kind]]
-        owners = [session_owner(domain, query.session) for domain in sorted(self.domains)]
-        for note in sorted(notes, key=lambda note: -note.number):
-            if not query.before or note.number < query.before:
-                decision = _seen_by(query, note, owners)
-                if decision is not None:
-                    yield note.number, decision
+            for note in left:
+                note.forget(session, owners)
+            self.notes[kind] = deque(left, maxlen=KEPT_MAX)
 
 
-def _seen_by(query: DecisionQuery, note: _Note, owners: list[int]) -> Decision | None:
-    """The decision as far as it concerns whom is asked for; None: not at all."""
+def _party(sequence: Sequence) -> Party:
+    return Party(sequence.engine, sequence.id, sequence.told_session)
+
+
+def _is_alike(note: Note, lot: Lot, time: float) -> bool:
     decision = note.decision
-    if (query.engine and decision.engine != query.engine) or (
-        query.sequence and decision.sequence != query.sequence
+    if (
+        time - note.until > FOLD_GAP_SECONDS
+        or time - decision.time > FOLD_SECONDS
+        or decision.reason != lot.reason
+        or decision.chosen != lot.chosen
+        or decision.tenant != lot.tenant
     ):
-        return None
-    if not note.owners.size:
-        return decision if query.session in ("", decision.session) else None
-    # Lone sequences have negative numbers.
-    figures = [("blocks_of_sessions", float(np.count_nonzero(note.owners > 0)))]
-    if query.session:
-        mine = int(np.isin(note.owners, owners).sum())
-        if not mine:
-            return None
-        figures.append(("blocks_of_this_session", float(mine)))
-    return structs.replace(decision, session=query.session, inputs=(*decision.inputs, *figures))
+        return False
+    return lot.of_many or not lot.sequences or note.parties == {_party(each): None for each in lot.sequences}

@@ -234,6 +234,8 @@ class Forgetting:
 
     def _end(self, job: _Job) -> None:
         job.done = True
+        # What was decided of its blocks while they were taken out is told no more, either.
+        self._memory.decisions.forget(job.scope.session)
         del self._jobs[job.id]
         self._counts[job.id] = job.forgotten
         if len(self._counts) > FORGETS_MAX:

@@ -1,50 +1,62 @@
 """Who gets frames: free ones, and those of cached blocks that go for it. What may go is said in `room.py`."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
+from msgspec import Struct
 
 from kvstore.core.blocks import NO_FRAME, NO_ROWS
+from kvstore.core.decisions import Lot
 from kvstore.core.lacking import Search
 from kvstore.core.memory import Memory
-from kvstore.core.operations import Decision
+from kvstore.core.ports import Figures
+from kvstore.core.sequences import Sequence as TokenSequence
 from kvstore.core.shares import NOBODY
-from kvstore.core.types import CPU, DISK, GPU, DomainId, Rows, Tier
+from kvstore.core.types import GPU, DomainId, Rows, Tier
 
-__all__ = ["grant_frames", "make_room"]
+__all__ = ["Purpose", "grant_frames", "make_room"]
 
 TIER_NAMES = ("the GPU", "the CPU tier", "disk")
-# Why room has to be made, in words.
-WHY_ROOM = {
-    GPU: "sequences need GPU frames",
-    CPU: "a sequence is swapped out, or blocks from disk pass through on their way up",
-    DISK: "blocks are written",
-}
-WHY_BACKGROUND = "cached blocks get a copy here"
+
+
+class Purpose(Struct, frozen=True):
+    """What frames are for, in words, and for which sequences; `of_many`: for whatever sequences there are,
+    a frame or two each, again and again."""
+
+    reason: str
+    sequences: list[TokenSequence] | tuple[TokenSequence, ...] = ()
+    of_many: bool = False
 
 
 def grant_frames(
-    memory: Memory, held: Rows, fresh: int, spare: int = 0, domains: Sequence[tuple[DomainId, int]] = ()
+    memory: Memory,
+    held: Rows,
+    fresh: int,
+    purpose: Callable[[], Purpose],
+    spare: int = 0,
+    domains: Sequence[tuple[DomainId, int]] = (),
 ) -> Rows | None:
     """Holds the blocks `held` on the GPU and gives `fresh` new ones, all or nothing.
 
     Held blocks without a GPU frame get one, to be filled. `spare` more frames must be left
     over for those who stand ahead in the queue. `domains`: whose the new blocks are, with how many of
     each; only where tenants share, and for several at once there are only frames that are free: from
-    whom room is taken depends on who wants it. Returns the new blocks, or None.
+    whom room is taken depends on who wants it. `purpose`: asked for where something has to go for it.
+    Returns the new blocks, or None.
     """
     domain = domains[0][0] if domains else NOBODY
     is_one = not domains or memory.shares.are_ones(domains)
     if not is_one and memory.pools[GPU].free_count < held.size + fresh + spare:
         return None
     if not held.size:
-        return _take_fresh(memory, fresh, domains) if make_room(memory, GPU, fresh, spare, domain) else None
+        there_is_room = make_room(memory, GPU, fresh, purpose, spare, domain)
+        return _take_fresh(memory, fresh, domains) if there_is_room else None
     blocks = memory.blocks
     blocks.hold(held)
     # What several ask for stands in it as often, and needs one frame; a policy is told of it once.
     once = blocks.distinct(held)
     lacking = once[blocks.frame[GPU][once] == NO_FRAME]
-    if not make_room(memory, GPU, lacking.size + fresh, spare, domain, held=held):
+    if not make_room(memory, GPU, lacking.size + fresh, purpose, spare, domain, held=held):
         blocks.unhold(held)
         return None
     memory.eviction.forget(GPU, once)
@@ -72,6 +84,7 @@ def make_room(
     memory: Memory,
     tier: Tier,
     count: int,
+    purpose: Callable[[], Purpose],
     spare: int = 0,
     domain: DomainId = NOBODY,
     *,
@@ -94,31 +107,32 @@ def make_room(
     victims = memory.room.find(search)
     if len(victims) < wanted:
         if tier is GPU and not in_background and memory.forget(memory.room.stuck()).size:
-            return make_room(memory, tier, count, spare, domain, held=held)
+            return make_room(memory, tier, count, purpose, spare, domain, held=held)
         memory.lacking.note(search, len(victims))
         return False
     if taken:
-        _evict_for(memory, wanted, tier, victims[:taken], in_background=in_background)
+        _evict_for(memory, wanted, tier, victims[:taken], purpose())
     return True
 
 
-def _evict_for(memory: Memory, wanted: int, tier: Tier, rows: Rows, *, in_background: bool) -> None:
+def _evict_for(memory: Memory, wanted: int, tier: Tier, rows: Rows, purpose: Purpose) -> None:
     """And remembers why, for who asks."""
     owners, free = memory.blocks.owner[rows], memory.pools[tier].free_count
     tenant = memory.shares.tenant_of_all(rows)
     memory.regret.note(tier, rows)
     lost = memory.evict(tier, rows)
-    decision = Decision(
-        time=memory.now,
+    lot = Lot(
         kind="evict",
         chosen=f"from {TIER_NAMES[tier]} by {type(memory.eviction).__name__}",
-        reason=WHY_BACKGROUND if in_background else WHY_ROOM[tier],
+        reason=purpose.reason,
         tenant=tenant,
-        inputs=(
-            ("blocks", float(rows.size)),
-            ("blocks_lost", float(lost)),
-            ("frames_free", float(free)),
-            ("frames_lacking", float(wanted)),
-        ),
+        counts=(("blocks", float(rows.size)), ("blocks_lost", float(lost))),
+        sequences=purpose.sequences,
+        of_many=purpose.of_many,
     )
-    memory.decisions.note(decision, owners)
+
+    def figures() -> Figures:
+        at_hand = (("frames_free", float(free)), ("frames_lacking", float(wanted)))
+        return (*at_hand, *memory.eviction.told(tier, rows))
+
+    memory.decisions.note_lot(memory.now, lot, owners, figures)

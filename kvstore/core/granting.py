@@ -140,7 +140,7 @@ class Granting:
             prompt_tokens=operation.token_count,
         )
         engine.sequences[operation.sequence] = sequence
-        self._memory.decisions.domains.add(domain)
+        self._memory.decisions.name(domain, sequence.owner, session)
         return sequence
 
     def _plan_growth(self, sequence: Sequence, token_count: int) -> Request | None:

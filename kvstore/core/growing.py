@@ -8,11 +8,11 @@ an Allocate: it would do the same with these.
 
 from collections.abc import Sequence as Many
 
-from kvstore.core.admission import Admission
+from kvstore.core.admission import WHY_ROOM, Admission, Precedence
 from kvstore.core.blocks import NO_ROWS
 from kvstore.core.config import StoreConfig
 from kvstore.core.engines import Engine
-from kvstore.core.frames import grant_frames
+from kvstore.core.frames import Purpose, grant_frames
 from kvstore.core.leaving import Leaving
 from kvstore.core.memory import Memory
 from kvstore.core.operations import Allocate, AllocateResult, Grow, GrowResult, Result
@@ -95,7 +95,9 @@ class Growing:
         domains: list[tuple[DomainId, int]] = []
         if self._memory.shares.are_shared:
             domains = [(each.domain, count) for each, count in zip(sequences, needed, strict=True)]
-        rows = grant_frames(self._memory, NO_ROWS, fresh, domains=domains)
+        rows = grant_frames(
+            self._memory, NO_ROWS, fresh, lambda: _purpose(sequences, needed), domains=domains
+        )
         if rows is None:
             return None
         frames = self._memory.blocks.frame[GPU][rows].tolist()
@@ -126,3 +128,8 @@ class Growing:
             if token_count > sequence.token_count:
                 sequence.token_count = token_count
         return counts, told
+
+
+def _purpose(sequences: list[Sequence], needed: list[int]) -> Purpose:
+    growing = [sequence for sequence, count in zip(sequences, needed, strict=True) if count]
+    return Purpose(WHY_ROOM[Precedence.GROW], growing, of_many=True)

@@ -9,15 +9,17 @@ import numpy as np
 
 from kvstore.core.blocks import NO_FRAME
 from kvstore.core.config import StoreConfig
+from kvstore.core.decisions import Lot
 from kvstore.core.links import Links
 from kvstore.core.memory import Memory
-from kvstore.core.operations import Decision
 from kvstore.core.ports import AdmissionPolicy
 from kvstore.core.tree import with_ancestors
 from kvstore.core.types import COPY, CPU, DISK, WRITE, Rows
 
 __all__ = ["Judging"]
 
+WHY_TAKEN = "about to leave the CPU tier, and likely enough to be read again, or retained"
+WHY_REFUSED = "about to leave the CPU tier, and not likely enough to be read again"
 INTERVAL_SECONDS = 1.0
 # Share of the CPU tier that is free, beside what is kept for passage, when nothing has to leave it soon.
 FREE_SHARE = 0.10
@@ -66,21 +68,27 @@ class Judging:
         good = admission.admits_turns(rows)
         if retained.has_any:
             good |= retained.is_retained(rows)
-        refused = rows[~good]
-        if refused.size:
-            decision = Decision(
-                time=self._memory.now,
-                kind="admit",
-                chosen="not written",
-                reason="not likely enough to be read again",
-                tenant=self._memory.shares.tenant_of_all(refused),
-                inputs=(
-                    ("blocks_taken", float(rows.size - refused.size)),
-                    ("blocks_refused", float(refused.size)),
-                ),
-            )
-            self._memory.decisions.note(decision, blocks.owner[refused])
+        self._note(admission, rows[~good], "not written", WHY_REFUSED, "blocks_refused")
+        self._note(admission, rows[good], "to be written", WHY_TAKEN, "blocks_taken")
         self._write(rows[good])
+
+    def _note(self, admission: AdmissionPolicy, rows: Rows, chosen: str, why: str, count: str) -> None:
+        """For who asks why."""
+        if not rows.size:
+            return
+        lot = Lot(
+            kind="admit",
+            chosen=chosen,
+            reason=why,
+            tenant=self._memory.shares.tenant_of_all(rows),
+            counts=((count, float(rows.size)),),
+        )
+        self._memory.decisions.note_lot(
+            self._memory.now,
+            lot,
+            self._memory.blocks.owner[rows],
+            lambda: admission.told(DISK, rows, are_turns=True),
+        )
 
     def _write(self, rows: Rows) -> None:
         """And what they hang on: without it, they can't be read."""

@@ -92,7 +92,11 @@ class Leaving:
             engine.fences.append(SwapOut(fence=fence, sequence=sequence))
         self.idle.pop(sequence, None)
         sequence.left_by = NAMES[swapped]
-        figures = (*why, ("room_below", float(swapped or not keep)))
+        figures = (
+            ("block_tokens", float(self._config.block_tokens)),
+            *why,
+            ("room_below", float(swapped or not keep)),
+        )
         tenant = self._memory.shares.tenant_of(sequence.domain)
         decision = _decision(sequence, tenant, verdict, mode, swapped, bool(why), time, figures)
         self._memory.decisions.note(decision)
@@ -201,7 +205,7 @@ def _decision(
         reason=", ".join(filter(None, reasons)),
         engine=sequence.engine,
         sequence=sequence.id,
-        session=sequence.session,
+        session=sequence.told_session,
         tenant=tenant,
         inputs=(*verdict.inputs, *figures),
     )

@@ -6,16 +6,19 @@ bounded size, and begins only what no lane before it could begin instead.
 
 from collections.abc import Callable, Collection
 
+import numpy as np
+from numpy.typing import NDArray
+
 from kvstore.core.ahead import Ahead
 from kvstore.core.blocks import NO_FRAME, Rows
 from kvstore.core.choosing import Choosing
 from kvstore.core.config import StoreConfig
+from kvstore.core.decisions import Lot
 from kvstore.core.effects import Transfer
 from kvstore.core.lanes import ORDER, Lane, make_lanes
 from kvstore.core.late import LateFrames
 from kvstore.core.memory import Memory
-from kvstore.core.operations import Decision
-from kvstore.core.ports import LinkState
+from kvstore.core.ports import Figures, LinkState
 from kvstore.core.transfers import FOREGROUND, Moved, Transfers
 from kvstore.core.types import (
     BACKGROUND,
@@ -33,6 +36,15 @@ from kvstore.core.types import (
 from kvstore.core.yielding import Yielding
 
 __all__ = ["Links"]
+
+# Why blocks go to disk, or don't.
+WHY_TURNS = "what sessions have is kept beyond the memory tiers (--disk-admission all)"
+WHY_JUDGED = "it was judged to be worth a write, or its engine said at Free that it is kept (SESSION)"
+WHY_LIKELY = "no session has it, and it is likely enough to be read again"
+WHY_DRAINED = "the service is drained: all that is worth keeping is written"
+WHY_SHED = "too many blocks wait for their copy down: these are asked for again later"
+
+Owners = NDArray[np.int64]
 
 
 class Links:
@@ -78,23 +90,47 @@ class Links:
             blocks.unqueue(source, lane.give_up(rows.size - taken))
 
     def _note_admission(self, rows: Rows, taken: int) -> None:
-        """For who asks why something is on disk, or isn't."""
+        """For who asks why something is on disk, or isn't: of what sessions have, and of the rest."""
+        owners = self._memory.blocks.owner[rows]
+        # Lone sequences have negative numbers.
+        has_session, are_taken = owners > 0, np.arange(rows.size) < taken
+        for of_sessions in (True, False):
+            part = has_session if of_sessions else ~has_session
+            if count := np.count_nonzero(part):
+                self._note_part(
+                    rows[part], owners[part], int(np.count_nonzero(part & are_taken)), of_sessions
+                )
+                if count == rows.size:
+                    break
+
+    def _note_part(self, rows: Rows, owners: Owners, taken: int, of_sessions: bool) -> None:
         memory, is_whole = self._memory, taken == rows.size
-        decision = Decision(
-            time=memory.now,
-            kind="admit",
-            chosen="written to disk" if is_whole else "shed",
-            reason="kept beyond the memory tiers" if is_whole else "too many blocks wait for their copy down",
-            tenant=memory.shares.tenant_of_all(rows),
-            inputs=(
-                ("blocks_taken", float(taken)),
-                ("blocks_shed", float(rows.size - taken)),
-                ("blocks_waiting", float(len(self._copies.rows) + len(self._writes.rows))),
+        waiting = len(self._copies.rows) + len(self._writes.rows)
+
+        def figures() -> Figures:
+            asked = () if of_sessions or memory.admission is None else memory.admission.told(DISK, rows)
+            return (
+                ("blocks_waiting", float(waiting)),
                 ("queue_blocks_max", float(self._config.queue_blocks_max)),
                 ("writes_failed_in_a_row", float(self.transfers.writes_failed_in_a_row)),
-            ),
+                *asked,
+            )
+
+        lot = Lot(
+            kind="admit",
+            chosen="written to disk" if is_whole else "shed",
+            reason=self._why_written(of_sessions) if is_whole else WHY_SHED,
+            tenant=memory.shares.tenant_of_all(rows),
+            counts=(("blocks_taken", float(taken)), ("blocks_shed", float(rows.size - taken))),
         )
-        memory.decisions.note(decision, memory.blocks.owner[rows])
+        memory.decisions.note_lot(memory.now, lot, owners, figures)
+
+    def _why_written(self, of_sessions: bool) -> str:
+        if self.yielding.is_draining:
+            return WHY_DRAINED
+        if not of_sessions:
+            return WHY_LIKELY
+        return WHY_JUDGED if self._config.judges_turns else WHY_TURNS
 
     def _make_place(self, link: Link, count: int) -> int:
         """How many more rows may wait in the background. Writes to disk are shed for copies; what is shed

@@ -11,7 +11,7 @@ from kvstore.core.decisions import Decisions
 from kvstore.core.errors import check
 from kvstore.core.lacking import Lacking
 from kvstore.core.pool import FramePool
-from kvstore.core.ports import EvictionPolicy
+from kvstore.core.ports import AdmissionPolicy, EvictionPolicy
 from kvstore.core.prefix import PrefixIndex
 from kvstore.core.recency import Recency
 from kvstore.core.regret import Regret
@@ -31,7 +31,9 @@ BELOW = (CPU, DISK)
 class Memory:
     """The block table, the pools of all tiers and the prefix index, kept in step."""
 
-    def __init__(self, config: StoreConfig, eviction: EvictionPolicy) -> None:
+    def __init__(
+        self, config: StoreConfig, eviction: EvictionPolicy, admission: AdmissionPolicy | None = None
+    ) -> None:
         self.block_tokens = config.block_tokens
         # Of the event that is being handled.
         self.now = 0.0
@@ -42,6 +44,8 @@ class Memory:
         self._below = tuple(tier for tier in BELOW if sizes[tier])
         self.prefix = PrefixIndex(self.blocks, (GPU, *self._below))
         self.eviction = eviction
+        # What is worth a copy further down, of what no session owns. None: nobody is asked.
+        self.admission = admission
         eviction.begin(self.blocks.capacity)
         self.shares = Shares(config, self.blocks)
         self.regret = Regret(self.blocks, sizes)

@@ -32,6 +32,9 @@ KeyHashes = NDArray[np.uint64]
 # Of the given rows, in their order, those that can go, each after its children.
 RowSource = Callable[[Rows], Rows]
 
+# By name: what a choice rested on.
+Figures = tuple[tuple[str, float], ...]
+
 
 class Use(Struct, frozen=True, kw_only=True):
     """What one request did with the blocks of its prompt. What is not known of it is left out: each field
@@ -92,6 +95,10 @@ class EvictionPolicy(Protocol):
         """`count` blocks of the least worth out of those that are removable, a child before its
         parent; fewer, if there are not so many. Changes no order."""
 
+    def told(self, tier: Tier, rows: Rows) -> Figures:
+        """For who asks why, of blocks that `victims` has just named and that have gone since: what each was
+        worth, and what the next is that stays. Nothing, where no worth is reckoned. Changes nothing."""
+
     def looking(self) -> AbstractContextManager[None]:
         """What is asked within changes nothing of what is answered later: for who looks, and evicts nothing.
         So a run in which somebody has looked comes out as one in which nobody has."""
@@ -111,9 +118,11 @@ class AdmissionPolicy(Protocol):
     def admits_turns(self, rows: Rows) -> NDArray[np.bool_]:
         """The same for the disk, of blocks that sessions own and that are about to leave the CPU tier."""
 
+    def told(self, target: Tier, rows: Rows, *, are_turns: bool = False) -> Figures:
+        """For who asks why: how likely these are thought to be read again, and how likely they have to be.
+        Changes nothing."""
 
-# By name: what a choice rested on.
-Figures = tuple[tuple[str, float], ...]
+
 # Neighbouring blocks of a chain whose best copy is in one tier, and how many they are.
 TierRun = tuple[Tier, int]
 
@@ -158,12 +167,17 @@ class Restore(Struct, frozen=True, kw_only=True, gc=False):
 
 class Verdict(Struct, frozen=True, kw_only=True, gc=False):
     """What to do, what that costs and what the best of the rest would, in seconds as priced (both 0: nothing
-    was weighed), and on what it rests. `blocks`: how many of the head to keep or load; else all or none."""
+    was weighed), and on what it rests. `blocks`: how many of the head to keep or load; else all or none.
+    Of a load: how many blocks it moves, and how many the best of the rest would; the same where there is no
+    other way."""
 
     keeps: bool
     seconds: float = 0.0
     other_seconds: float = 0.0
     blocks: int = 0
+    loads: int = 0
+    other_loads: int = 0
+    other_is_whole: bool = False
     reason: str = ""
     inputs: Figures = ()
 

@@ -52,7 +52,12 @@ class Returning:
         tiers = np.where(on_gpu, GPU, np.where(blocks.valid[CPU][rows], CPU, DISK))
         begins = np.flatnonzero(np.diff(tiers, prepend=-1))
         if begins.size > RUNS_MAX:
-            return None
+            return Verdict(
+                keeps=True,
+                blocks=rows.size,
+                reason=f"it lies about in more than {RUNS_MAX} pieces",
+                inputs=(("tokens", float(tokens)), ("pieces", float(begins.size))),
+            )
         counts = np.diff(begins, append=rows.size)
         runs: list[TierRun] = list(zip(map(Tier, tiers[begins].tolist()), counts.tolist(), strict=True))
         return self._policy.load(
@@ -68,21 +73,33 @@ class Returning:
 
     def note(self, sequence: Sequence, verdict: Verdict) -> None:
         """It has got its frames so."""
-        self.loads_whole += verdict.keeps
-        self.loads_cut += not verdict.keeps
+        if verdict.seconds or verdict.other_seconds:
+            self.loads_whole += verdict.keeps
+            self.loads_cut += not verdict.keeps
         self._memory.decisions.note(
             Decision(
                 time=self._memory.now,
                 kind="restore",
-                chosen="load all" if verdict.keeps else "load the head, compute the rest",
-                other="load less" if verdict.keeps else "load more or less",
+                chosen=_way(verdict.loads, verdict.loads + 1, is_whole=verdict.keeps),
+                other=_way(verdict.other_loads, verdict.loads, is_whole=verdict.other_is_whole)
+                if verdict.other_loads != verdict.loads
+                else "",
                 chosen_cost_seconds=verdict.seconds,
                 other_cost_seconds=verdict.other_seconds,
                 reason=verdict.reason,
                 engine=sequence.engine,
                 sequence=sequence.id,
-                session=sequence.session,
+                session=sequence.told_session,
                 tenant=self._memory.shares.tenant_of(sequence.domain),
-                inputs=verdict.inputs,
+                inputs=(("block_tokens", float(self._config.block_tokens)), *verdict.inputs),
             )
         )
+
+
+def _way(loads: int, other_loads: int, *, is_whole: bool) -> str:
+    """To load so many blocks, beside the other way; and whether that is all that was found."""
+    if is_whole:
+        return "load all"
+    if not loads:
+        return "load nothing, compute the rest"
+    return "load the head, compute the rest" if loads < other_loads else "load more, compute the rest"

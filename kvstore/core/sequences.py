@@ -120,6 +120,11 @@ class Sequence(Struct, eq=False):
     # The engine has freed it, or is gone. What is still under way ends without it.
     freed: bool = False
 
+    @property
+    def told_session(self) -> str:
+        """Its session, for who asks what was decided of it: of one that is forgotten nobody is told."""
+        return "" if self.forgotten else self.session
+
     def move(self, move: Move) -> None:
         state = MOVES.get((self.state, move))
         if state is None:

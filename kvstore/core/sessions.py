@@ -80,7 +80,9 @@ class Sessions:
             if not rows:
                 self._changed[domain, stored.name] = None
                 continue
-            self._memory.blocks.name_owner(np.array(rows, np.intp), session_owner(domain, stored.name))
+            owner = session_owner(domain, stored.name)
+            self._memory.blocks.name_owner(np.array(rows, np.intp), owner)
+            self._memory.decisions.name(domain, owner, stored.name)
             self._take(domain, stored.name)
             self._put(domain, stored.name, Session(stored.turn, stored.keys[: len(rows)]))
         for (domain, name), _ in self._too_many():

@@ -7,6 +7,7 @@ import numpy as np
 from kvstore.core.blocks import NO_ROWS, Rows, concat
 from kvstore.core.committing import Committing
 from kvstore.core.config import StoreConfig
+from kvstore.core.decisions import Lot
 from kvstore.core.engines import Engine, Publish, Release, SessionEnd, SwapOut, TurnEnd, Used
 from kvstore.core.judging import Judging
 from kvstore.core.links import Links
@@ -15,10 +16,13 @@ from kvstore.core.ports import AdmissionPolicy
 from kvstore.core.sequences import session_owner
 from kvstore.core.sessions import Sessions
 from kvstore.core.swaps import Swaps
-from kvstore.core.types import COPY, CPU, DISK, WRITE, Retention
+from kvstore.core.types import COPY, CPU, DISK, WRITE, Retention, Tier
 from kvstore.core.uses import tell_over, tell_uses
 
 __all__ = ["Settling"]
+
+REFUSED = {CPU: "not copied to the CPU tier", DISK: "not written"}
+WHY_REFUSED = "no session has it, and it is not likely enough to be read again"
 
 
 class Settling:
@@ -115,7 +119,27 @@ class Settling:
         blocks, tails_first = self._memory.blocks, self._memory.blocks.distinct(rows)[::-1]
         stored = admission.admits(DISK, tails_first) & ~blocks.to_disk[tails_first]
         copied = admission.admits(CPU, tails_first) | stored
+        if self._config.disk_frames:
+            left_out = tails_first[~stored & ~blocks.to_disk[tails_first]]
+            self._note_refusal(admission, DISK, left_out)
+        self._note_refusal(admission, CPU, tails_first[~copied])
         return tails_first[stored][::-1], tails_first[copied][::-1]
+
+    def _note_refusal(self, admission: AdmissionPolicy, target: Tier, rows: Rows) -> None:
+        """For who asks why."""
+        if not rows.size:
+            return
+        memory = self._memory
+        lot = Lot(
+            kind="admit",
+            chosen=REFUSED[target],
+            reason=WHY_REFUSED,
+            tenant=memory.shares.tenant_of_all(rows),
+            counts=(("blocks_refused", float(rows.size)),),
+        )
+        memory.decisions.note_lot(
+            memory.now, lot, memory.blocks.owner[rows], lambda: admission.told(target, rows)
+        )
 
     def _end_turn(self, end: TurnEnd) -> None:
         """Of its chain another may have published blocks first, under the same keys: what the turn computed

@@ -5,8 +5,6 @@ raises a refusal before anything has changed, or changes what the event asks for
 what follows. How the pieces below it fit together is drawn in ARCHITECTURE.md.
 """
 
-from collections.abc import Iterator
-
 from kvstore.core.admission import Admission
 from kvstore.core.answering import Answering
 from kvstore.core.answers import Answer, Done, DrainAnswer, KeepAliveAnswer
@@ -32,7 +30,6 @@ from kvstore.core.calls import (
 from kvstore.core.chains import Chains
 from kvstore.core.committing import Committing
 from kvstore.core.config import StoreConfig
-from kvstore.core.decisions import DecisionQuery
 from kvstore.core.draining import Draining
 from kvstore.core.effects import Effects
 from kvstore.core.errors import check
@@ -48,6 +45,7 @@ from kvstore.core.events import (
     TransferEnded,
 )
 from kvstore.core.exactly_once import ExactlyOnce
+from kvstore.core.explaining import Explaining
 from kvstore.core.forgetting import Forgetting
 from kvstore.core.freeing import Freeing
 from kvstore.core.granting import Granting
@@ -59,7 +57,6 @@ from kvstore.core.losing import lose_on_disk
 from kvstore.core.membership import Membership
 from kvstore.core.memory import Memory
 from kvstore.core.news import News
-from kvstore.core.operations import Decision
 from kvstore.core.outgoing import Outgoing
 from kvstore.core.ports import AdmissionPolicy, EvictionPolicy, SwapPolicy
 from kvstore.core.pressure import PressureGauge
@@ -90,7 +87,7 @@ class Store:
     ) -> None:
         """`admission` None: what no session owns is copied to the CPU tier, and never to disk."""
         self.config = config
-        self.memory = Memory(config, eviction)
+        self.memory = Memory(config, eviction, admission)
         self.admission = Admission(config, self.memory)
         self.links = Links(config, self.memory, self.admission.is_waiting)
         self._judging = Judging(config, self.memory, self.links, admission)
@@ -131,6 +128,8 @@ class Store:
             self._answering,
         )
         steps = Steps(config, self.memory, committing, settling, freeing, self.leaving, asking)
+        # What was decided lately, for who asks why.
+        self.explaining = Explaining(self.memory.decisions, self.membership, self.sessions)
         self.gauge = PressureGauge(self.memory, self.admission)
         self._news = News(self.memory, self._answering, self.gauge, self.membership.engines)
         self._once = ExactlyOnce(
@@ -161,10 +160,6 @@ class Store:
         if self.memory.regret.evicted:
             self.memory.regret.settle()
         return effects
-
-    def decisions(self, query: DecisionQuery) -> Iterator[tuple[int, Decision]]:
-        """What was decided lately, the latest first, each with its number. Changes nothing."""
-        return self.memory.decisions.find(query)
 
     def usage(self) -> Usage:
         """What there is and who holds it. Changes nothing."""

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from kvstore.core.blocks import NO_ROWS, all_of, as_table, concat, empty_table
 from kvstore.core.config import StoreConfig
-from kvstore.core.frames import grant_frames
+from kvstore.core.frames import Purpose, grant_frames
 from kvstore.core.links import Links
 from kvstore.core.memory import Memory
 from kvstore.core.sequences import Move, Sequence
@@ -20,6 +20,7 @@ from kvstore.core.waiting import Waiting
 __all__ = ["Arrival", "SwapsIn"]
 
 _NOTHING: frozenset[int] = frozenset()
+WHY_ROOM = "blocks that could not be loaded are computed again"
 
 
 class Arrival(Struct):
@@ -101,7 +102,13 @@ class SwapsIn:
         memory.blocks.release(lost)
         unclaim(self._memory.blocks, sequence)
         memory.collect(np.concatenate([lost, claimed]))
-        fresh = grant_frames(memory, NO_ROWS, lost.size, domains=[(sequence.domain, lost.size)])
+        fresh = grant_frames(
+            memory,
+            NO_ROWS,
+            lost.size,
+            lambda: Purpose(WHY_ROOM, (sequence,)),
+            domains=[(sequence.domain, lost.size)],
+        )
         sequence.committed = min(sequence.committed, first)
         sequence.filled_tokens = min(sequence.filled_tokens, first * size)
         sequence.cut_found(sequence.filled_tokens)

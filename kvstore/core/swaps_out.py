@@ -8,7 +8,7 @@ import numpy as np
 
 from kvstore.core.blocks import NO_FRAME, Blocks, empty_table
 from kvstore.core.config import StoreConfig
-from kvstore.core.frames import make_room
+from kvstore.core.frames import Purpose, make_room
 from kvstore.core.links import Links
 from kvstore.core.memory import Memory
 from kvstore.core.sequences import Move, Sequence
@@ -16,6 +16,8 @@ from kvstore.core.types import COPY, CPU, DISK, SWAPPING_OUT, StepNumber, blocks
 from kvstore.core.waiting import Waiting
 
 __all__ = ["SwapsOut", "unclaim"]
+
+WHY_ROOM = "a sequence is swapped out"
 
 
 class SwapsOut:
@@ -48,7 +50,8 @@ class SwapsOut:
         lacking = rows[~below & (blocks.frame[CPU][rows] == NO_FRAME)]
         blocks.claim(rows)
         spare = self._config.cpu_frames_reserved
-        if not make_room(memory, CPU, lacking.size, spare, sequence.domain, in_share=True):
+        purpose = Purpose(WHY_ROOM, (sequence,))
+        if not make_room(memory, CPU, lacking.size, lambda: purpose, spare, sequence.domain, in_share=True):
             blocks.unclaim(rows)
             return False
         memory.replicas.add(CPU, lacking)

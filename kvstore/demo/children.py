@@ -19,6 +19,8 @@ from kvstore.v1 import kvstore_pb2 as pb
 __all__ = ["END_SECONDS", "Child", "DemoError", "DemoRefused", "Service"]
 
 READY_SECONDS = 60.0
+# It takes some hundred KiB.
+JOURNAL_BYTES = "64MiB"
 # A service that is stopped may take ten seconds to let its transfers end.
 END_SECONDS = 15.0
 LOOK_SECONDS = 0.02
@@ -84,7 +86,8 @@ class Child:
 
 
 class Service(Child):
-    """`kvstore serve`, with its socket and its disk tier in `folder`; its GPU tier on that GPU, if on any."""
+    """`kvstore serve`, with its socket and its disk tier in `folder`; its GPU tier on that GPU, if on any.
+    `journal`: where all that it sees and does is recorded, so that it can be asked why when it is gone."""
 
     def __init__(
         self,
@@ -95,12 +98,15 @@ class Service(Child):
         cpu_bytes: int,
         disk_bytes: int,
         gpu_device: str = "",
+        journal: Path | None = None,
     ) -> None:
         socket = folder / "kvstore.sock"
         self.address = f"unix:{socket}"
         sizes = {"--gpu": gpu_bytes, "--cpu": cpu_bytes, "--disk-bytes": disk_bytes}
         flags = [word for flag, size in sizes.items() for word in (flag, str(size))]
         places = ["--socket", str(socket), "--disk", str(folder / "disk")]
+        if journal is not None:
+            places += ["--journal", str(journal), "--journal-bytes", JOURNAL_BYTES]
         places += ["--gpu-device", gpu_device] if gpu_device else []
         super().__init__(name, ["kvstore", "serve", *places, *flags], folder)
 

@@ -34,10 +34,13 @@ DISK_SPARE_BYTES = 64 << 20
 GPU_PAGE_BYTES = 2 << 20
 
 
-def run_demo(model_name: str, show: Show, keep: Path | None = None, device: str = "cpu") -> Report:
-    """`keep`: a folder for logs and disk tier, which stays; without it there is one that goes.
+def run_demo(
+    model_name: str, show: Show, keep: Path | None = None, device: str = "cpu", journal: Path | None = None
+) -> Report:
+    """`keep`: a folder for logs, journal and disk tier, which stays; without it there is one that goes.
 
-    `device`: where engines compute, and where the GPU tier is.
+    `device`: where engines compute, and where the GPU tier is. `journal`: a folder for what the service has
+    recorded, if that is to stay whatever becomes of the rest; by default it is in the other folder.
     """
     try:
         uuid = gpu_uuid(device)
@@ -45,8 +48,10 @@ def run_demo(model_name: str, show: Show, keep: Path | None = None, device: str 
         raise DemoRefused(str(error)) from error
     model = open_model(model_name)
     turn_count = sum(len(wave.turns) for wave in PLAN)
+    if journal is not None:
+        _take_empty(journal, "--journal")
     with _folder(keep) as folder, show.progress(2 * turn_count * ANSWER_TOKENS):
-        demo = _Demo(model, folder, show, device, uuid)
+        demo = _Demo(model, folder, journal or folder / "journal", show, device, uuid)
         try:
             demo.play()
             demo.run_plainly()
@@ -56,12 +61,15 @@ def run_demo(model_name: str, show: Show, keep: Path | None = None, device: str 
 
 
 class _Demo:
-    def __init__(self, model: Model, folder: Path, show: Show, device: str, gpu_device: str) -> None:
+    def __init__(
+        self, model: Model, folder: Path, journal: Path, show: Show, device: str, gpu_device: str
+    ) -> None:
         self._device = device
         # Of the GPU that the GPU tier is on; empty: it is in host memory.
         self._gpu_device = gpu_device
         self._model = model
         self._folder = folder
+        self._journal = journal
         self._show = show
         documents = read_documents(SESSIONS)
         self._conversations = [Conversation(document, model.tokenizer) for document in documents]
@@ -200,6 +208,7 @@ class _Demo:
         service = Service(
             f"service-{self._services}",
             self._folder,
+            journal=self._journal,
             gpu_bytes=-(-GPU_FRAMES * frame_bytes // page_bytes) * page_bytes,
             gpu_device=self._gpu_device,
             cpu_bytes=CPU_FRAMES * frame_bytes,
@@ -229,7 +238,7 @@ class _Demo:
 @contextmanager
 def _folder(keep: Path | None) -> Iterator[Path]:
     if keep is not None:
-        _take_empty(keep)
+        _take_empty(keep, "--keep")
         yield keep
         return
     # Short, because the path of a socket may not be long.
@@ -237,13 +246,13 @@ def _folder(keep: Path | None) -> Iterator[Path]:
         yield Path(folder)
 
 
-def _take_empty(folder: Path) -> None:
+def _take_empty(folder: Path, flag: str) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         is_empty = not any(folder.iterdir())
     except FileExistsError:
         is_empty = False
     except OSError as error:
-        raise DemoRefused(f"--keep {folder}: {error.strerror}; remedy: name a new folder") from error
+        raise DemoRefused(f"{flag} {folder}: {error.strerror}; remedy: name a new folder") from error
     if not is_empty:
-        raise DemoRefused(f"--keep {folder} is no empty folder; remedy: name a new one")
+        raise DemoRefused(f"{flag} {folder} is no empty folder; remedy: name a new one")

@@ -1,7 +1,9 @@
 """What the one who watches sees: progress while it works, a table in the end."""
 
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -56,10 +58,12 @@ class Show:
         swapped = "; swapped out once" if turn.preemptions else ""
         self.say(f"  {turn.id}: {_sources(turn)}; first token {turn.ttft_ms:.0f} ms{swapped}")
 
-    def report(self, report: Report) -> None:
+    def report(self, report: Report, journal: Path | None) -> None:
+        """`journal`: where what was decided was left, if it was."""
         self._output.print(_table(report))
         self._output.print(_notes(report) + "\n")
         self._output.print(_summary(report))
+        self._output.print("\n" + _why(report, journal), soft_wrap=True, markup=False)
         for problem in report.problems():
             self._output.print(f"[bold red]NOT GOOD:[/] {problem}")
 
@@ -97,6 +101,18 @@ def _notes(report: Report) -> str:
     if any(turn.redone for turn in report.turns):
         lines.append("*: done again by another engine: the first was killed in the middle of it.")
     return "\n".join(lines)
+
+
+def _why(report: Report, journal: Path | None) -> str:
+    """How to ask what was decided of these conversations, and why."""
+    if journal is None:
+        return "To ask afterwards why: --journal FOLDER keeps what was decided (some hundred KiB)."
+    sessions = dict.fromkeys(turn.session for turn in report.turns)
+    lines = [
+        f"  kvstore explain --journal {shlex.quote(str(journal))} --session {shlex.quote(name)}"
+        for name in sessions
+    ]
+    return "\n".join(["Why what came from where, and what it would have cost otherwise:", *lines])
 
 
 def _verdict(turn: Turn) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvstore.core.errors import check
+from kvstore.core.ports import Figures
 from kvstore.core.types import GPU, Rows, Tier
 from kvstore.policy.worth import Worth
 
@@ -41,6 +42,19 @@ class AdmitByChance:
 
     def admits_turns(self, rows: Rows) -> NDArray[np.bool_]:
         return self._admits(rows, self._turn_reads_per_write)
+
+    def told(self, target: Tier, rows: Rows, *, are_turns: bool = False) -> Figures:
+        """The chance of each by itself: one that stands below it may have had what hangs on it admitted."""
+        least = self._turn_reads_per_write if are_turns else self._reads_per_write.get(target, 0.0)
+        with self._worth.looking():
+            chances = self._worth.chance_with_children(rows)
+        return (
+            ("chance_least", float(chances.min(initial=1.0))),
+            ("chance_most", float(chances.max(initial=0.0))),
+            ("chance_wanted", least),
+            ("watched_seconds", self._worth.watched_seconds),
+            ("watched_seconds_wanted", WATCHED_SECONDS),
+        )
 
     def _admits(self, rows: Rows, least: float) -> NDArray[np.bool_]:
         if least <= 0.0:

@@ -51,8 +51,9 @@ SWAP_DEFAULT = "cost"
 DROP_TOKENS_MAX_DEFAULT = 64
 
 
-def check_disk_admission(name: str, eviction: str) -> None:
-    """Refuses what there isn't, and what this policy of eviction has not learnt enough for."""
+def check_disk_admission(name: str, eviction: str, *, has_disk: bool = True) -> None:
+    """Refuses what there isn't, what this policy of eviction has not learnt enough for, and what would never
+    be asked."""
     if name not in DISK_ADMISSIONS:
         remedy = " or ".join(DISK_ADMISSIONS)
         raise ConfigInvalid("no such admission", field="--disk-admission", value=name, remedy=remedy)
@@ -62,6 +63,13 @@ def check_disk_admission(name: str, eviction: str) -> None:
             field="--disk-admission",
             value=name,
             remedy="evict by worth as well",
+        )
+    if name == "worth" and not has_disk:
+        raise ConfigInvalid(
+            "there is no disk tier to admit to",
+            field="--disk-admission",
+            value=name,
+            remedy="give --disk as well, or leave --disk-admission out",
         )
 
 

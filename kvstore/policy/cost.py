@@ -13,17 +13,25 @@ cost nothing. Until prefill and links are known, the length decides.
 
 import math
 
+from msgspec import structs
+
 from kvstore.core.ports import Departure, Figures, LinkState, Restore, Verdict
 from kvstore.core.types import COPY, DISK, GPU, LOAD, READ, Link, LinkCost, StepTiming
 from kvstore.policy.load import BusyShare, Price
 from kvstore.policy.prefill import PrefillCost, PrefillFit
-from kvstore.policy.swap import LengthThreshold
+from kvstore.policy.swap import LengthThreshold, load_all
 
 __all__ = ["CostModel", "break_even_tokens"]
 
 # A sequence that was swapped the last time is dropped, or the other way round, only where that is cheaper
 # by more than this; so is a part of a prefix loaded in the place of all of it.
 HYSTERESIS = 0.05
+# What overrules the costs, or stands in their place, in words.
+AS_BEFORE = f"as the last time: the other way is not cheaper by {HYSTERESIS:.0%}"
+NOT_IN_PARTS = f"to load less is not cheaper by {HYSTERESIS:.0%}"
+NO_OTHER_WAY = "what stands behind it is on the GPU already, so there is no other way"
+UNKNOWN_PREFILL = "what prefill costs is not known yet"
+UNKNOWN_LINKS = "what the links take is not known yet"
 
 
 def break_even_tokens(
@@ -68,26 +76,32 @@ class CostModel:
     def leave(self, departure: Departure) -> Verdict:
         prefill = self._prefill.cost()
         if prefill is None or COPY not in self._links or LOAD not in self._links:
-            return self._by_length.leave(departure)
+            verdict = self._by_length.leave(departure)
+            return structs.replace(verdict, reason=f"{verdict.reason}, {self._unknown(prefill)}")
         price = self._gpu_price.at(self._gpu_busy.at(departure.time))
-        drop = price * prefill.seconds(departure.tokens_kept, departure.tokens)
+        compute = prefill.seconds(departure.tokens_kept, departure.tokens)
+        drop = price * compute
         out, figures_out = self._move(COPY, departure.blocks_out, departure.copy)
         back, figures_in = self._move(LOAD, departure.blocks_in, departure.load)
         swap = out + back
-        keeps = swap < drop
+        keeps, reason = swap < drop, ""
         if departure.chosen_before:
             kept_before = departure.chosen_before == "swap"
             cheaper, dearer = (swap, drop) if keeps else (drop, swap)
             if keeps is not kept_before and cheaper > (1 - HYSTERESIS) * dearer:
-                keeps = kept_before
+                keeps, reason = kept_before, AS_BEFORE
         return Verdict(
             keeps=keeps,
             seconds=swap if keeps else drop,
             other_seconds=drop if keeps else swap,
+            reason=reason,
             inputs=(
                 ("tokens", float(departure.tokens)),
                 ("tokens_kept", float(departure.tokens_kept)),
+                ("block_bytes", float(self._block_bytes)),
                 ("break_even_tokens", self._break_even(departure, prefill, price, swap)),
+                ("compute_tokens", float(departure.tokens - departure.tokens_kept)),
+                ("compute_seconds", compute),
                 *_prefill_figures(prefill, price),
                 *figures_out,
                 *figures_in,
@@ -120,7 +134,7 @@ class CostModel:
         what lies in one tier all of it or none is best: L is an end of a run."""
         prefill = self._prefill.cost()
         if prefill is None or LOAD not in self._links:
-            return None
+            return load_all(restore, self._unknown(prefill))
         price = self._gpu_price.at(self._gpu_busy.at(restore.time))
         # Where L may be, and for each how many blocks are loaded, and of these read from disk.
         ends, counts = [0], [(0, 0)]
@@ -131,7 +145,7 @@ class CostModel:
                 ends, counts = [end], [(loaded, read)]
                 continue
             if tier is DISK and READ not in self._links:
-                return None
+                return load_all(restore, UNKNOWN_LINKS)
             ends.append(end)
             counts.append((loaded + count, read + count * (tier is DISK)))
         costs = [
@@ -139,24 +153,31 @@ class CostModel:
             + price * prefill.seconds(min(end * restore.block_tokens, restore.tokens), restore.tokens)
             for end, (loaded, read) in zip(ends, counts, strict=True)
         ]
-        best = min(range(len(costs)), key=costs.__getitem__)
-        if costs[best] > (1 - HYSTERESIS) * costs[-1]:
-            best = len(costs) - 1
-        others = costs[:best] + costs[best + 1 :]
-        loaded, read = counts[best]
+        best, reason = min(range(len(costs)), key=costs.__getitem__), ""
+        if best != len(costs) - 1 and costs[best] > (1 - HYSTERESIS) * costs[-1]:
+            best, reason = len(costs) - 1, NOT_IN_PARTS
+        others = [place for place in range(len(costs)) if place != best]
+        other = min(others, key=costs.__getitem__, default=best)
         return Verdict(
             keeps=best == len(costs) - 1,
             blocks=ends[best],
+            loads=counts[best][0],
+            other_loads=counts[other][0],
+            other_is_whole=other == len(costs) - 1,
             seconds=costs[best],
-            other_seconds=min(others, default=costs[best]),
+            other_seconds=costs[other] if others else 0.0,
+            reason=reason or ("" if others else NO_OTHER_WAY),
             inputs=(
                 ("tokens", float(restore.tokens)),
+                ("block_bytes", float(self._block_bytes)),
                 ("blocks_kept_least", float(ends[0])),
                 ("blocks_found", float(ends[-1])),
                 ("blocks_kept", float(ends[best])),
+                *_side("", restore, ends[best], counts[best], prefill),
+                *(_side("other_", restore, ends[other], counts[other], prefill) if others else ()),
                 *_prefill_figures(prefill, price),
-                *self._move(LOAD, counts[-1][0], restore.load)[1],
-                *(self._move(READ, counts[-1][1], restore.read)[1] if counts[-1][1] else ()),
+                *self._move(LOAD, counts[best][0], restore.load)[1],
+                *(self._move(READ, counts[best][1], restore.read)[1] if counts[-1][1] else ()),
             ),
         )
 
@@ -171,23 +192,38 @@ class CostModel:
         """O + Q/B + λ·n·k/B of so many blocks; none cost nothing. And on what that rests."""
         cost, price = self._links[link], self._link_price(link, state)
         name = f"{link[0].name}_to_{link[1].name}".lower()
-        figures = (
+        seconds = 0.0
+        if blocks:
+            queued = state.blocks_ahead * self._block_seconds(link, 1.0)
+            seconds = cost.fixed_seconds + queued + blocks * self._block_seconds(link, price)
+        return seconds, (
             (f"{name}_blocks", float(blocks)),
             (f"{name}_blocks_ahead", float(state.blocks_ahead)),
             (f"{name}_bytes_per_second", cost.bytes_per_second),
             (f"{name}_fixed_seconds", cost.fixed_seconds),
             (f"{name}_price", price),
+            (f"{name}_seconds", seconds),
         )
-        if not blocks:
-            return 0.0, figures
-        queued = state.blocks_ahead * self._block_seconds(link, 1.0)
-        return cost.fixed_seconds + queued + blocks * self._block_seconds(link, price), figures
+
+    def _unknown(self, prefill: PrefillCost | None) -> str:
+        return UNKNOWN_PREFILL if prefill is None else UNKNOWN_LINKS
 
     def _block_seconds(self, link: Link, price: float) -> float:
         return price * self._block_bytes / self._links[link].bytes_per_second
 
     def _link_price(self, link: Link, state: LinkState) -> float:
         return self._link_prices.setdefault(link, Price()).at(state.busy_share)
+
+
+def _side(name: str, restore: Restore, end: int, counts: tuple[int, int], prefill: PrefillCost) -> Figures:
+    """What one way to come back loads, reads from disk for that, and computes; not priced."""
+    used = min(end * restore.block_tokens, restore.tokens)
+    return (
+        (f"{name}blocks_loaded", float(counts[0])),
+        (f"{name}blocks_read", float(counts[1])),
+        (f"{name}compute_tokens", float(restore.tokens - used)),
+        (f"{name}compute_seconds", prefill.seconds(used, restore.tokens)),
+    )
 
 
 def _prefill_figures(prefill: PrefillCost, price: float) -> Figures:

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 import numpy as np
 from numpy.typing import NDArray
 
-from kvstore.core.ports import RowSource, Use
+from kvstore.core.ports import Figures, RowSource, Use
 from kvstore.core.types import Rows, Tier
 from kvstore.policy.order import UseOrder
 
@@ -71,6 +71,10 @@ class Lru:
         for order, favoured in zip(self._orders, self._favoured_orders, strict=True):
             favoured.move_to(order, rows)
         self._has_favoured = bool(self._favoured.any())
+
+    def told(self, tier: Tier, rows: Rows) -> Figures:
+        """No worth is reckoned: the order is all."""
+        return ()
 
     def looking(self) -> AbstractContextManager[None]:
         return nullcontext()

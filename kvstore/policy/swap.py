@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 from kvstore.core.ports import Departure, Restore, Verdict
-from kvstore.core.types import LinkCost, StepTiming
+from kvstore.core.types import DISK, GPU, LinkCost, StepTiming
 
-__all__ = ["LengthThreshold"]
+__all__ = ["LengthThreshold", "load_all"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,26 @@ class LengthThreshold:
         )
 
     def load(self, restore: Restore) -> Verdict | None:
-        return None
+        return load_all(restore, "by length nothing is weighed against computing it again")
 
     def hold_seconds(self, departure: Departure, pressed_share: float) -> float:
         return 0.0
+
+
+def load_all(restore: Restore, reason: str) -> Verdict:
+    """Nothing is weighed: all that is found is worth having."""
+    counts = [(tier, count) for tier, count in restore.runs if tier is not GPU]
+    loads = sum(count for _, count in counts)
+    return Verdict(
+        keeps=True,
+        blocks=sum(count for _, count in restore.runs),
+        loads=loads,
+        other_loads=loads,
+        reason=reason,
+        inputs=(
+            ("tokens", float(restore.tokens)),
+            ("blocks_loaded", float(loads)),
+            ("blocks_read", float(sum(count for tier, count in counts if tier is DISK))),
+            ("compute_tokens", 0.0),
+        ),
+    )

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 import numpy as np
 from numpy.typing import NDArray
 
-from kvstore.core.ports import RowSource, Use
+from kvstore.core.ports import Figures, RowSource, Use
 from kvstore.core.types import Rows, Tier
 from kvstore.policy.chain_worth import ChainWorth
 from kvstore.policy.favours import Favours
@@ -155,6 +155,22 @@ class Worth:
             for candidates, found in zip(self._tiers, kept, strict=True):
                 candidates.found = found
 
+    def told(self, tier: Tier, rows: Rows) -> Figures:
+        """Reads for each second in a frame: the least and the most of these, and of the next that stays."""
+        if not rows.size:
+            return ()
+        with self.looking():
+            following = self._tiers[tier].following()
+            worth = self.worth(np.concatenate([rows, following]))
+        went, stays = worth[: rows.size], worth[rows.size :]
+        figures = (
+            ("worth_least_reads_per_second", float(went.min())),
+            ("worth_most_reads_per_second", float(went.max())),
+        )
+        if not stays.size:
+            return figures
+        return (*figures, ("worth_kept_reads_per_second", float(stays[0])))
+
     @property
     def watched_seconds(self) -> float:
         """For how long uses have been seen: what comes back later than that could not be learned yet."""
@@ -243,6 +259,12 @@ class _Candidates:
     @found.setter
     def found(self, found: tuple[Rows, NDArray[np.int32], int]) -> None:
         self._pool, self._places, self._turn = found
+
+    def following(self) -> Rows:
+        """The one of the least worth of those that were found and are there; none, if there is no such."""
+        unused = self.order.places(self._pool) == self._places
+        first: Rows = self._pool[unused][:1]
+        return first
 
     def look_again(self) -> None:
         self._pool, self._places = self._pool[:0], self._places[:0]

@@ -108,7 +108,7 @@ class ServeConfig:
             _refuse("--eviction-policy", self.eviction_policy, "no such policy", remedy)
         if self.swap_policy not in SWAP_POLICIES:
             _refuse("--swap-policy", self.swap_policy, "no such policy", " or ".join(SWAP_POLICIES))
-        check_disk_admission(self.disk_admission, self.eviction_policy)
+        check_disk_admission(self.disk_admission, self.eviction_policy, has_disk=self.disk_path is not None)
         _check_between("--drop-tokens-max", self.drop_tokens_max, 0, 1 << 24)
         _check_between("--high-watermark", self.high_watermark, 0.01, 1.0)
         _check_between("--low-watermark", self.low_watermark, 0.01, self.high_watermark)

@@ -107,7 +107,8 @@ class Driver:
         return self._parts.limits.update(request, self._parts.running)
 
     def list_decisions(self, request: pb.ListDecisionsRequest) -> pb.ListDecisionsResponse:
-        return list_decisions(request, self._parts.running)
+        running = self._parts.running
+        return list_decisions(request, running.explaining if running is not None else None)
 
     def watch(self, call: WatchCall) -> AsyncGenerator[tuple[int, list[Happening]], None]:
         return self._parts.watching.watch(call)

@@ -7,18 +7,17 @@ ends it: from then on every event is refused and no state is touched any more.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from time import perf_counter
 from typing import TypeVar
 
 from kvstore.core.answers import Answer, Done
-from kvstore.core.decisions import DecisionQuery
 from kvstore.core.effects import Effects
 from kvstore.core.errors import CheckFailed, KVStoreError
 from kvstore.core.events import BlocksLost, DiskSynced, Event, FramesReturned, Tick, TransferEnded
+from kvstore.core.explaining import Explaining
 from kvstore.core.lanes import blocks_in_flight_max
-from kvstore.core.operations import Decision
 from kvstore.core.store import Store
 from kvstore.core.types import Link, Revision, StoredKey, SyncId, Tier, TransferId, Watermarks
 from kvstore.core.usage import Usage
@@ -115,8 +114,10 @@ class RunningStore:
     def usage(self) -> Usage:
         return self._store.usage()
 
-    def decisions(self, query: DecisionQuery) -> Iterator[tuple[int, Decision]]:
-        return self._store.decisions(query)
+    @property
+    def explaining(self) -> Explaining:
+        """What was decided lately, for who asks why."""
+        return self._store.explaining
 
     def tell_costs(self) -> None:
         """What moving blocks takes, if that has changed."""

@@ -2797,7 +2797,8 @@ class ListDecisionsRequest(_message.Message):
     KIND_FIELD_NUMBER: _builtins.int
     session: _builtins.str
     """Only what concerns this chat session of any tenant; or this sequence, of one engine
-    or of any. Both empty: all, those of tiers included.
+    or of any. Both empty: all, those of tiers included. Room that was made for them
+    concerns them, and so do lots with blocks that are theirs.
     """
     sequence: _builtins.int
     page_size: _builtins.int
@@ -2805,6 +2806,9 @@ class ListDecisionsRequest(_message.Message):
     page_token: _builtins.str
     """Of the page before; empty: from the latest on."""
     engine: _builtins.str
+    """Its name, or the beginning of its UUID (4 characters or more) that no other engine
+    has which is attached or of which anything was decided.
+    """
     kind: _builtins.str
     """Only this kind; empty: all."""
     def __init__(
@@ -2831,8 +2835,17 @@ class ListDecisionsResponse(_message.Message):
 
     DECISIONS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    TOTAL_COUNT_FIELD_NUMBER: _builtins.int
+    KNOWN_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
     """Empty: that was the last page."""
+    total_count: _builtins.int
+    """How many there are on all pages, counted for the first of them."""
+    known: _builtins.bool
+    """Told with the first page: whether the store knows all that was asked for by name. A
+    session is known as long as it is kept or a sequence of it is there; and all, as long
+    as anything that was decided of them is remembered.
+    """
     @_builtins.property
     def decisions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Decision]: ...
     def __init__(
@@ -2840,10 +2853,12 @@ class ListDecisionsResponse(_message.Message):
         *,
         decisions: _abc.Iterable[Global___Decision] | None = ...,
         next_page_token: _builtins.str = ...,
+        total_count: _builtins.int = ...,
+        known: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["decisions", b"decisions", "next_page_token", b"next_page_token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["decisions", b"decisions", "known", b"known", "next_page_token", b"next_page_token", "total_count", b"total_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2875,6 +2890,49 @@ class Decision(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class RoomFor(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        ENGINE_FIELD_NUMBER: _builtins.int
+        SEQUENCE_FIELD_NUMBER: _builtins.int
+        SESSION_FIELD_NUMBER: _builtins.int
+        engine: _builtins.str
+        sequence: _builtins.int
+        session: _builtins.str
+        def __init__(
+            self,
+            *,
+            engine: _builtins.str = ...,
+            sequence: _builtins.int = ...,
+            session: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["engine", b"engine", "sequence", b"sequence", "session", b"session"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class SessionBlocks(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        SESSION_FIELD_NUMBER: _builtins.int
+        BLOCKS_FIELD_NUMBER: _builtins.int
+        session: _builtins.str
+        blocks: _builtins.int
+        def __init__(
+            self,
+            *,
+            session: _builtins.str = ...,
+            blocks: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks", b"blocks", "session", b"session"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     TIME_FIELD_NUMBER: _builtins.int
     KIND_FIELD_NUMBER: _builtins.int
     CHOSEN_FIELD_NUMBER: _builtins.int
@@ -2887,16 +2945,22 @@ class Decision(_message.Message):
     SEQUENCE_FIELD_NUMBER: _builtins.int
     SESSION_FIELD_NUMBER: _builtins.int
     TENANT_FIELD_NUMBER: _builtins.int
+    LOTS_FIELD_NUMBER: _builtins.int
+    LAST_TIME_FIELD_NUMBER: _builtins.int
+    ROOM_FOR_FIELD_NUMBER: _builtins.int
+    BLOCKS_OF_FIELD_NUMBER: _builtins.int
     kind: _builtins.str
     """"swap" (a sequence leaves the GPU), "restore" (one comes back, or begins with a
     cached prefix below the GPU), "evict" and "admit" (blocks of a tier, a lot each).
     """
     chosen: _builtins.str
     chosen_cost_seconds: _builtins.float
-    """Seconds, as they are priced under load. Both 0: nothing was weighed, see reason."""
+    """Seconds, each times what a second of the GPU or of the link is worth under load. Both
+    0: nothing was weighed, see reason.
+    """
     other_cost_seconds: _builtins.float
     other: _builtins.str
-    """What it was chosen over."""
+    """What it was chosen over. Empty: there was no other way, or nothing was weighed."""
     reason: _builtins.str
     """Why it had to be chosen, or what overruled the costs; for people."""
     engine: _builtins.str
@@ -2907,10 +2971,27 @@ class Decision(_message.Message):
     """Whose it is, where the service has several tenants; empty for a lot with blocks of more
     than one.
     """
+    lots: _builtins.int
+    """Of lots that are alike and follow one another, as where what is decoded evicts a block
+    at a time, one stands for all: how many, and when the last was. `time` is the first's,
+    and so are the inputs, but for blocks, which are added up. A sequence's has 1.
+    """
     @_builtins.property
     def time(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
     def inputs(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]: ...
+    @_builtins.property
+    def last_time(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def room_for(self) -> _containers.RepeatedCompositeFieldContainer[Global___Decision.RoomFor]:
+        """For which sequences room was made, the first 8 of them; none: for copies and writes."""
+
+    @_builtins.property
+    def blocks_of(self) -> _containers.RepeatedCompositeFieldContainer[Global___Decision.SessionBlocks]:
+        """Of a lot's blocks, as far as it is remembered whose they are (1024 of them): sessions
+        that are known by name, the 8 with most blocks.
+        """
+
     def __init__(
         self,
         *,
@@ -2926,10 +3007,14 @@ class Decision(_message.Message):
         sequence: _builtins.int = ...,
         session: _builtins.str = ...,
         tenant: _builtins.str = ...,
+        lots: _builtins.int = ...,
+        last_time: _timestamp_pb2.Timestamp | None = ...,
+        room_for: _abc.Iterable[Global___Decision.RoomFor] | None = ...,
+        blocks_of: _abc.Iterable[Global___Decision.SessionBlocks] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["time", b"time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["last_time", b"last_time", "time", b"time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chosen", b"chosen", "chosen_cost_seconds", b"chosen_cost_seconds", "engine", b"engine", "inputs", b"inputs", "kind", b"kind", "other", b"other", "other_cost_seconds", b"other_cost_seconds", "reason", b"reason", "sequence", b"sequence", "session", b"session", "tenant", b"tenant", "time", b"time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks_of", b"blocks_of", "chosen", b"chosen", "chosen_cost_seconds", b"chosen_cost_seconds", "engine", b"engine", "inputs", b"inputs", "kind", b"kind", "last_time", b"last_time", "lots", b"lots", "other", b"other", "other_cost_seconds", b"other_cost_seconds", "reason", b"reason", "room_for", b"room_for", "sequence", b"sequence", "session", b"session", "tenant", b"tenant", "time", b"time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

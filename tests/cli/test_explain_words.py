@@ -1,19 +1,185 @@
-"""A decision in words: whom it concerns is said as far as it is known."""
+"""A decision in words: whom it concerns, both sides of the sum, and no figure without its meaning."""
+
+import pytest
 
 from kvstore.cli.explain_words import describe
 from kvstore.v1 import kvstore_pb2 as pb
 
+LINK = {"blocks": 70.0, "blocks_ahead": 0.0, "bytes_per_second": 20e9, "fixed_seconds": 5e-6, "price": 1.0}
+PREFILL = {
+    "alpha_seconds": 5e-4,
+    "beta_seconds": 1.5e-5,
+    "gamma_seconds": 1.3e-8,
+    "pass_tokens": 256.0,
+    "gpu_price": 2.0,
+}
 
-def test_the_tenant_is_named_where_there_are_several() -> None:
-    lot = pb.Decision(kind="admit", chosen="written to disk", reason="kept beyond the memory tiers")
-    assert describe(lot).splitlines()[0].endswith(" UTC  admit: written to disk")
+
+def link(name: str, **figures: float) -> dict[str, float]:
+    return {f"{name}_{each}": value for each, value in {**LINK, **figures}.items()}
+
+
+def words(decision: pb.Decision) -> str:
+    return " ".join(describe(decision).split())
+
+
+def test_whose_it_is_is_said_as_far_as_it_is_known() -> None:
+    lot = pb.Decision(kind="admit", chosen="written to disk", reason="it is kept")
+    assert describe(lot).splitlines()[0].endswith(" UTC  admit")
     lot.tenant = "acme"
-    assert describe(lot).splitlines()[0].endswith(" UTC  admit of tenant acme: written to disk")
-
-
-def test_a_sequence_is_named_with_its_engine_tenant_and_session() -> None:
+    assert describe(lot).splitlines()[0].endswith(" UTC  admit (tenant acme)")
     swap = pb.Decision(
-        kind="swap", chosen="drop", engine="engines/1", sequence=7, tenant="acme", session="chat"
+        kind="swap", chosen="drop", engine="engines/0123456789", sequence=7, tenant="acme", session="chat"
     )
-    told = "swap of sequence 7 of engines/1 of tenant acme (session chat): drop"
-    assert describe(swap).endswith(told)
+    head = describe(swap).splitlines()[0]
+    assert head.endswith(" UTC  swap of sequence 7 (session chat, engine 01234567, tenant acme)")
+
+
+def test_a_swap_tells_both_sums_and_what_a_price_is() -> None:
+    swap = pb.Decision(
+        kind="swap",
+        chosen="swap",
+        other="drop",
+        chosen_cost_seconds=7e-5,
+        other_cost_seconds=0.06,
+        sequence=3,
+        inputs={
+            "tokens": 1_120.0,
+            "tokens_kept": 0.0,
+            "block_tokens": 16.0,
+            "block_bytes": 8_192.0,
+            "break_even_tokens": 12.4,
+            "compute_tokens": 1_120.0,
+            "compute_seconds": 0.03,
+            "room_below": 1.0,
+            **PREFILL,
+            **link("gpu_to_cpu", seconds=3.5e-5, price=1.25, blocks_ahead=4.0),
+            **link("cpu_to_gpu", seconds=3.5e-5),
+        },
+    )
+    told = words(swap)
+    assert "Swapped out (1,120 tokens in blocks of 16), for 70 us; to drop it, and compute it again," in told
+    assert "would have cost 60 ms." in told
+    assert "GPU to CPU 70 blocks (560 KiB) at 20 GB/s x 1.25 (link busy 20%) + 4 blocks that wait" in told
+    assert "drop: compute 1,120 tokens again, 30 ms x 2 (GPU busy 50%) = 60 ms." in told
+    assert "To swap pays from 12 tokens on." in told
+    assert "Also:" not in told
+    swap.inputs["break_even_tokens"] = float("inf")
+    assert "To swap never pays." in words(swap)
+
+
+def test_what_was_moved_by_the_store_itself_says_for_what_and_how_long_it_had_rested() -> None:
+    inputs = {"tokens": 48.0, "frames_short": 5.0, "idle_sequences": 3.0, "room_below": 0.0}
+    inputs |= {"rests_seconds": 12.0, "hold_seconds": 8.0, "pressed_share": 0.25}
+    told = words(pb.Decision(kind="swap", chosen="drop", reason="by length", inputs=inputs))
+    assert "Dropped (48 tokens). Both ways were not weighed: by length." in told
+    assert "5 frames were lacking, and 3 sequences did not run." in told
+    assert "It is parked, for 12 s so far or as told. Its room is worth 8 s" in told
+    assert "short of room for 25% of the last minute." in told
+    assert "There was no room below the GPU." in told
+
+
+def test_a_load_tells_what_was_loaded_and_what_computed_both_ways() -> None:
+    restore = pb.Decision(
+        kind="restore",
+        chosen="load the head, compute the rest",
+        other="load all",
+        chosen_cost_seconds=0.010,
+        other_cost_seconds=0.030,
+        inputs={
+            "tokens": 1_024.0,
+            "block_tokens": 16.0,
+            "block_bytes": 8_192.0,
+            "blocks_kept_least": 10.0,
+            "blocks_found": 64.0,
+            "blocks_kept": 40.0,
+            "blocks_loaded": 30.0,
+            "blocks_read": 0.0,
+            "compute_tokens": 384.0,
+            "compute_seconds": 0.004,
+            "other_blocks_loaded": 54.0,
+            "other_blocks_read": 24.0,
+            "other_compute_tokens": 0.0,
+            "other_compute_seconds": 0.0,
+            **PREFILL,
+            **link("cpu_to_gpu", blocks=30.0, seconds=2e-3),
+            **link("disk_to_cpu", blocks=0.0, seconds=0.0),
+        },
+    )
+    told = words(restore)
+    assert "Load the head, compute the rest: 30 blocks loaded, 384 tokens computed, for 10 ms." in told
+    assert (
+        "The other way, load all: 54 blocks loaded (24 of them from disk), 0 tokens computed, would" in told
+    )
+    assert "would have cost 30 ms." in told
+    assert "The first 10 blocks are used in any case" in told
+    assert "as chosen: load CPU to GPU 30 blocks (240 KiB)" in told
+    assert "compute 4 ms x 2 (GPU busy 50%) = 8 ms." in told
+    assert "otherwise: load 30 ms." in told
+    assert "Also:" not in told
+
+
+def test_a_load_that_was_not_weighed_says_why_not() -> None:
+    inputs = {"tokens": 32.0, "block_tokens": 16.0, "blocks_loaded": 2.0, "blocks_read": 2.0}
+    decision = pb.Decision(kind="restore", chosen="load all", reason="it is early", inputs=inputs)
+    told = words(decision)
+    assert "Load all: 2 blocks loaded (all of them from disk), 0 tokens computed." in told
+    assert "It was not weighed against computing: it is early." in told
+
+
+def test_what_made_room_says_for_whom_whose_it_was_and_what_it_was_worth() -> None:
+    lot = pb.Decision(
+        kind="evict",
+        chosen="from the CPU tier by Worth",
+        reason="a sequence is swapped out",
+        lots=3,
+        inputs={
+            "blocks": 12.0,
+            "blocks_lost": 2.0,
+            "blocks_of_sessions": 11.0,
+            "frames_free": 1.0,
+            "frames_lacking": 4.0,
+            "worth_least_reads_per_second": 0.0,
+            "worth_most_reads_per_second": 1 / 7200,
+            "worth_kept_reads_per_second": 1 / 60,
+        },
+    )
+    lot.room_for.add(engine="engines/1", sequence=4, session="chat")
+    lot.room_for.add(engine="engines/1", sequence=5)
+    lot.blocks_of.add(session="old", blocks=8)
+    told = words(lot)
+    assert "12 blocks left the CPU tier, in 3 lots, because a sequence is swapped out" in told
+    assert "(sequences 4 of session chat, 5)." in told
+    assert "Free there, at the first lot: 1 frame; needed beside them: 4." in told
+    assert "Of 2 it was the last copy: they would have to be computed again." in told
+    assert "Whose: old 8, of sessions that are not known by name 3." in told
+    assert "They were the least worth: expected is at most one read for each 2 h that a block stays." in told
+    assert "The next that stays: expected is one read for each 60 s that a block stays." in told
+    assert "Also:" not in told
+
+
+@pytest.mark.parametrize(
+    ("chosen", "what", "told"),
+    [
+        ("not written", "refused", "7 blocks not written: why so."),
+        ("written to disk", "taken", "7 blocks written to disk: why so."),
+        ("shed", "shed", "7 blocks shed: why so."),
+    ],
+)
+def test_what_goes_to_disk_or_not_says_how_likely_it_has_to_be(chosen: str, what: str, told: str) -> None:
+    lot = pb.Decision(kind="admit", chosen=chosen, reason="why so", lots=1)
+    lot.inputs[f"blocks_{what}"] = 7.0
+    lot.inputs.update(chance_least=0.02, chance_most=0.1, chance_wanted=0.15)
+    lot.inputs.update(watched_seconds=60.0, watched_seconds_wanted=600.0)
+    said = words(lot)
+    assert told in said
+    assert "Whose: of no session." in said
+    assert "Chance to be read again: 0.02 to 0.1; 0.15 is asked for." in said
+    assert (
+        "in the first 10 min all is taken that may come back at all; uses have been watched for 60 s." in said
+    )
+
+
+def test_what_nobody_has_words_for_is_told_by_its_name() -> None:
+    later = pb.Decision(kind="later", chosen="x", reason="y", inputs={"some_seconds": 0.5, "a_count": 3.0})
+    assert words(later).endswith("later x: y. Also: a count 3, some 500 ms.")

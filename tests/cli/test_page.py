@@ -218,7 +218,7 @@ def test_what_memory_a_pool_is_and_what_of_it_is_pinned_is_told() -> None:
     cpu = pb.TierUsage(tier=pb.TIER_CPU, memory_kind=pb.MEMORY_KIND_HOST, bytes_pinned=3 << 30)
     words = " ".join(shown(pb.Usage(tiers=[gpu, cpu, pb.TierUsage(tier=pb.TIER_DISK)])).split())
     assert "kind cuda (2 GPUs) host -" in words
-    assert "pinned - 3.0 GiB -" in words
+    assert "page-locked - 3.0 GiB -" in words
 
 
 def test_a_gpu_that_stands_still_and_memory_that_is_not_pinned_are_told() -> None:
@@ -230,3 +230,12 @@ def test_a_gpu_that_stands_still_and_memory_that_is_not_pinned_are_told() -> Non
     gpu.copy_stalled_seconds = 65.0
     words = " ".join(shown(pb.Usage(tiers=[gpu, cpu])).split())
     assert "health: the GPU stands still: a copy has been waited for for" in words
+
+
+def test_of_engines_is_shown_what_tells_them_apart() -> None:
+    names = ["0123456789-a", "0123456788-b", "fedcba98-c"]
+    usage = pb.Usage(engines=[pb.EngineUsage(engine=pb.Engine(name=f"engines/{name}")) for name in names])
+    assert "fedcba98-c" in shown(usage)
+    usage = pb.Usage(engines=usage.engines[1:])
+    words = shown(usage).split()
+    assert {"01234567", "fedcba98"} <= set(words)

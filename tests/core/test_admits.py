@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from kvstore.core.ports import Figures
 from kvstore.core.store import Store
 from kvstore.core.types import Rows, Tier
 from kvstore.policy.eviction import Lru
@@ -29,6 +30,9 @@ class Heads:
         assert (np.diff(depths) < 0).all()
         admitted: NDArray[np.bool_] = depths < self._counts.get(target.name.lower(), 0)
         return admitted
+
+    def told(self, target: Tier, rows: Rows, *, are_turns: bool = False) -> Figures:
+        return (("chance_wanted", 0.5),)
 
     def admits_turns(self, rows: Rows) -> NDArray[np.bool_]:
         raise AssertionError("turns are not judged unless it is asked for")

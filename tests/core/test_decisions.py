@@ -1,19 +1,19 @@
 """What was decided lately, and who is told of it."""
 
-import weakref
-
 import numpy as np
 import pytest
 
 from kvstore.core.blocks import Blocks
 from kvstore.core.calls import Forget
 from kvstore.core.config import StoreConfig
-from kvstore.core.decisions import KEPT_MAX, OWNERS_MAX, DecisionQuery, Decisions
 from kvstore.core.errors import FieldInvalid
-from kvstore.core.operations import Decision
+from kvstore.core.explaining import DecisionQuery
 from kvstore.core.shares import Shares
-from kvstore.core.types import NamespaceId, TenantId, domain_id
-from tests.core.word import Word, caller_with, decisions, leave
+from kvstore.core.types import NamespaceId, Retention, TenantId, domain_id
+from tests.core.caller import Caller
+from tests.core.forgetting import forget, go_on, make_world
+from tests.core.ops import free
+from tests.core.word import Word, caller_with, decisions, leave, told
 from tests.core.world import text
 
 
@@ -25,7 +25,7 @@ def test_a_swap_is_remembered_with_both_sides_and_whose_it_was() -> None:
     assert (decision.kind, decision.chosen, decision.other) == ("swap", "swap", "drop")
     assert (decision.chosen_cost_seconds, decision.other_cost_seconds) == (1.0, 2.0)
     assert (decision.engine, decision.sequence, decision.session) == (caller.id, 1, "chat")
-    assert dict(decision.inputs) == {"word": 1.0, "room_below": 1.0}
+    assert dict(decision.inputs) == {"word": 1.0, "block_tokens": 4.0, "room_below": 1.0}
 
 
 def test_one_that_was_overruled_says_so_and_what_it_costs() -> None:
@@ -50,9 +50,8 @@ def test_decisions_are_found_by_all_that_is_named_the_latest_first() -> None:
     assert decisions(caller, sequence=2, session="a") == []
     assert decisions(caller, engine="another") == []
     assert decisions(caller, kind="evict") == []
-    numbers = [number for number, _ in caller.world.store.decisions(DecisionQuery())]
-    assert numbers == [3, 2, 1]
-    assert [n for n, _ in caller.world.store.decisions(DecisionQuery(before=3))] == [2, 1]
+    assert [each.number for each in told(caller)] == [3, 2, 1]
+    assert [each.number for each in told(caller, before=3)] == [2, 1]
 
 
 def test_evictions_are_remembered_by_the_lot_and_told_to_those_whose_blocks_they_were() -> None:
@@ -62,7 +61,7 @@ def test_evictions_are_remembered_by_the_lot_and_told_to_those_whose_blocks_they
     caller.allocate(3, 12)
     [lot] = decisions(caller, kind="evict")
     assert (lot.chosen, lot.engine) == ("from the GPU by Lru", "")
-    assert lot.reason == "sequences need GPU frames"
+    assert lot.reason == "a sequence begins"
     figures = dict(lot.inputs)
     assert (figures["blocks"], figures["blocks_lost"], figures["blocks_of_sessions"]) == (3.0, 3.0, 3.0)
     assert (figures["frames_free"], figures["frames_lacking"]) == (0.0, 3.0)
@@ -125,23 +124,75 @@ def test_what_is_forgotten_is_not_told_of_any_more() -> None:
     assert decisions(caller) == []
 
 
-def test_of_a_large_lot_no_more_than_some_owners_stay_in_memory() -> None:
-    owners = np.arange(10 * OWNERS_MAX)
-    whole = weakref.ref(owners)
-    memory = Decisions()
-    memory.note(Decision(time=0.0, kind="evict", chosen="x"), owners)
-    del owners
-    assert whole() is None
-    [(_, lot)] = memory.find(DecisionQuery())
-    assert dict(lot.inputs)["blocks_of_sessions"] == OWNERS_MAX - 1
+def test_after_a_forget_nothing_that_is_told_names_the_session() -> None:
+    """Neither alone nor in a lot with others' blocks, nor as the one for whom room was made."""
+    caller = caller_with(Word(), gpu_frames=12, cpu_frames=24, disk_frames=64)
+    for number, session in ((1, "secret"), (2, "other")):
+        caller.cache(text(number, 16), number, session=session)
+    caller.world.drain()
+    caller.allocate(3, 40, session="secret")
+    leave(caller, 3, 40)
+    caller.world.drain()
+    caller.allocate(4, 44)
+    before = told(caller)
+    assert {each.decision.kind for each in told(caller, session="secret")} == {"swap", "evict", "admit"}
+    caller.world.handle(Forget(time=caller.world.time, session="secret"))
+    assert told(caller, session="secret") == []
+    assert "secret" not in repr(told(caller))
+    # The lots are told of all the same, and of the others in them.
+    assert len([each for each in told(caller) if each.decision.kind in ("evict", "admit")]) == len(
+        [each for each in before if each.decision.kind in ("evict", "admit")]
+    )
+    assert told(caller, session="other")
+    # What was allocated for it before, and goes on, is not named for it any more.
+    caller.step(free(4, retention=Retention.DISCARD))
+    caller.step()
+    caller.swap_in(3)
+    caller.world.drain()
+    caller.step()
+    leave(caller, 3, 40)
+    caller.world.drain()
+    assert "secret" not in repr(told(caller))
+    assert decisions(caller, sequence=3)
 
 
-def test_the_memory_of_decisions_is_bounded_and_each_kind_has_its_own() -> None:
-    memory = Decisions()
-    memory.note(Decision(time=0.0, kind="swap", chosen="drop"))
-    for number in range(KEPT_MAX + 10):
-        memory.note(Decision(time=float(number), kind="evict", chosen="x"))
-    found = [each for _, each in memory.find(DecisionQuery())]
-    assert len(found) == KEPT_MAX + 1
-    assert found[-1].kind == "swap"
-    assert found[0].time == KEPT_MAX + 9
+def test_what_is_decided_while_a_forget_goes_on_is_forgotten_with_it() -> None:
+    world = make_world(disk_frames=0, cpu_frames=0, gpu_frames=24, lot=4)
+    caller = Caller(world)
+    caller.cache(text(1, 64), 1, session="secret")
+    begun = forget(world, session="secret")
+    assert begun.lots_left
+    caller.allocate(2, 60)
+    # Of what was still to be taken out some has made room.
+    assert told(caller, session="secret")
+    while not go_on(world, begun).done:
+        pass
+    assert told(caller, session="secret") == []
+    assert "secret" not in repr(told(caller))
+
+
+def test_whether_what_is_asked_of_is_known() -> None:
+    caller = caller_with(Word(), gpu_frames=32, cpu_frames=32)
+    caller.allocate(1, 8, session="chat")
+    caller.cache(text(2, 16), 2, session="kept")
+    explaining = caller.world.store.explaining
+
+    def knows(**named: object) -> bool:
+        return explaining.knows(DecisionQuery(**named))  # type: ignore[arg-type]
+
+    # Nothing was decided of either; one has a sequence, the other waits for its next turn.
+    assert told(caller, session="chat") == []
+    assert knows(session="chat")
+    assert knows(session="kept")
+    assert knows(sequence=1, engine=caller.id)
+    assert knows()
+    assert not knows(session="nobody")
+    assert not knows(session="chat", sequence=2)
+    assert not knows(sequence=77)
+    assert not knows(engine="nobody")
+    leave(caller, 1, 8)
+    caller.step(free(1, retention=Retention.DISCARD))
+    caller.step()
+    assert knows(session="chat")
+    assert explaining.engines(caller.id[:4]) == [caller.id]
+    assert explaining.engines("none") == []

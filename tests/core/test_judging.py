@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvstore.core.calls import Drain
+from kvstore.core.ports import Figures
 from kvstore.core.store import Store
 from kvstore.core.types import Outcome, Retention, Rows, Tier
 from kvstore.policy.eviction import Lru
@@ -31,6 +32,9 @@ class Heads:
 
     def admits(self, target: Tier, rows: Rows) -> NDArray[np.bool_]:
         return np.full(rows.size, target is Tier.CPU)
+
+    def told(self, target: Tier, rows: Rows, *, are_turns: bool = False) -> Figures:
+        return (("chance_wanted", 0.5),)
 
     def admits_turns(self, rows: Rows) -> NDArray[np.bool_]:
         assert self.store is not None

@@ -35,6 +35,7 @@ def test_the_mode_decides_or_the_policy_by_length(
     assert dict(result.decision.inputs) == {
         "tokens": token_count,
         "drop_tokens_max": 8,
+        "block_tokens": 4,
         "room_below": 1.0,
     }
 

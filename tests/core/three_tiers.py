@@ -1,6 +1,6 @@
 """A text of four blocks in a store of three tiers, and what takes it out of those above the disk."""
 
-from kvstore.core.frames import make_room
+from kvstore.core.frames import Purpose, make_room
 from kvstore.core.types import Outcome, Retention, Tier
 from tests.core.caller import Caller
 from tests.core.ops import free
@@ -31,6 +31,6 @@ def disk_only(**sizes: int) -> Caller:
     caller.world.drain()
     fill_gpu(caller)
     memory = caller.world.store.memory
-    assert make_room(memory, Tier.CPU, memory.pools[Tier.CPU].frame_count)
+    assert make_room(memory, Tier.CPU, memory.pools[Tier.CPU].frame_count, lambda: Purpose("a test"))
     assert caller.lookup(KEYS).blocks_by_tier == (0, 0, 4)
     return caller

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from kvstore.core.decisions import DecisionQuery
+from kvstore.core.explaining import DecisionQuery, Told
 from kvstore.core.operations import Decision
 from kvstore.core.ports import Departure, Restore, Verdict
 from kvstore.core.store import Store
@@ -45,7 +45,15 @@ class Word:
         blocks = sum(count for _, count in restore.runs)
         if self.loads is None:
             return None
-        return Verdict(keeps=self.loads == blocks, blocks=self.loads, seconds=3.0, other_seconds=4.0)
+        return Verdict(
+            keeps=self.loads == blocks,
+            blocks=self.loads,
+            loads=self.loads,
+            other_loads=blocks if self.loads < blocks else 0,
+            other_is_whole=self.loads < blocks,
+            seconds=3.0,
+            other_seconds=4.0,
+        )
 
     def hold_seconds(self, departure: Departure, pressed_share: float) -> float:
         return self.hold
@@ -68,4 +76,9 @@ def leave(caller: Caller, sequence: int, filled_tokens: int) -> None:
 
 
 def decisions(caller: Caller, **query: object) -> list[Decision]:
-    return [each for _, each in caller.world.store.decisions(DecisionQuery(**query))]  # type: ignore[arg-type]
+    return [each.decision for each in told(caller, **query)]
+
+
+def told(caller: Caller, **query: object) -> list[Told]:
+    """All that is asked for, the latest first."""
+    return list(caller.world.store.explaining.find(DecisionQuery(**query)))  # type: ignore[arg-type]

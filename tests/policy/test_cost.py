@@ -154,8 +154,13 @@ def test_until_all_is_known_the_length_decides(known: str) -> None:
     policy.set_costs(BLOCK_BYTES, costs(20 * GB) if known == "links" else ())
     assert not policy.leave(departure(64)).keeps
     assert policy.leave(departure(65)).keeps
-    assert policy.leave(departure(65)).reason == "by length"
-    assert policy.load(restore(1_024, (CPU, 64))) is None
+    unknown = "what the links take" if known == "prefill" else "what prefill costs"
+    assert policy.leave(departure(65)).reason == f"by length, {unknown} is not known yet"
+    loaded = policy.load(restore(1_024, (CPU, 64)))
+    assert loaded is not None
+    assert (loaded.keeps, loaded.blocks, loaded.loads, loaded.other_loads) == (True, 64, 64, 64)
+    assert (loaded.seconds, loaded.other_seconds) == (0.0, 0.0)
+    assert loaded.reason == f"{unknown} is not known yet"
 
 
 # ------------------------------------------------------------------------ what is loaded
@@ -193,6 +198,43 @@ def test_it_is_loaded_as_far_as_that_is_cheaper_than_to_compute(
     assert verdict is not None
     assert (verdict.blocks, verdict.keeps) == (blocks, blocks == 64)
     assert verdict.seconds <= verdict.other_seconds * 1.06
+
+
+@pytest.mark.parametrize("speed", [20 * GB, 3 * GB, 1 * GB])
+def test_what_is_loaded_and_what_computed_is_told_of_both_ways_and_adds_up(speed: float) -> None:
+    verdict = model(speed, load=0.5).load(restore(64 * BLOCK_TOKENS - 3, (GPU, 10), (CPU, 54)))
+    assert verdict is not None
+    told = dict(verdict.inputs)
+    assert told["tokens"] == 64 * BLOCK_TOKENS - 3
+    computed = {0.0: 54 * BLOCK_TOKENS - 3.0, 54.0: 0.0}
+    for side in ("", "other_"):
+        assert told[f"{side}compute_tokens"] == computed[told[f"{side}blocks_loaded"]]
+    assert (told["blocks_loaded"], told["other_blocks_loaded"]) == (verdict.loads, verdict.other_loads)
+    assert {verdict.loads, verdict.other_loads} == {0, 54}
+    assert verdict.other_is_whole is not verdict.keeps
+    compute, other = (told[f"{side}compute_seconds"] * told["gpu_price"] for side in ("", "other_"))
+    assert told["gpu_price"] > 1.5
+    assert verdict.seconds == pytest.approx(compute + told["cpu_to_gpu_seconds"])
+    if verdict.keeps:
+        assert verdict.other_seconds == pytest.approx(other)
+    assert told["block_bytes"] == BLOCK_BYTES
+
+
+def test_where_there_is_no_other_way_it_is_said_and_not_weighed_against_itself() -> None:
+    verdict = model(20 * GB).load(restore(64 * BLOCK_TOKENS, (CPU, 4), (GPU, 60)))
+    assert verdict is not None
+    assert (verdict.loads, verdict.other_loads, verdict.other_seconds) == (4, 4, 0.0)
+    assert "no other way" in verdict.reason
+
+
+def test_both_sums_of_a_swap_add_up_from_what_is_told() -> None:
+    verdict = model(20 * GB, load=0.5).leave(departure(4_096))
+    told = dict(verdict.inputs)
+    swap = told["gpu_to_cpu_seconds"] + told["cpu_to_gpu_seconds"]
+    drop = told["compute_seconds"] * told["gpu_price"]
+    sums = (swap, drop) if verdict.keeps else (drop, swap)
+    assert (verdict.seconds, verdict.other_seconds) == pytest.approx(sums)
+    assert told["compute_tokens"] == told["tokens"] - told["tokens_kept"]
 
 
 def test_it_is_worth_more_to_load_the_longer_the_prefix_and_the_busier_the_gpu() -> None:

@@ -119,6 +119,7 @@ def test_sizes_for_people() -> None:
         ("--tenant-share", {"tenants": ["a", "b"], "tenant_shares": ["a=50%", "a=10%"]}),
         ("--tenant-share", {"tenants": ["a", "b"], "tenant_shares": ["a=50%", "b=51%"]}),
         ("--tenant-share", {"tenants": ["a", "b"], "tenant_shares": ["a=half"]}),
+        ("--disk-admission", {"cpu": "1GiB", "disk_admission": "worth"}),
         ("--lease", {"lease": 0.0}),
         ("--lease", {"lease": -1.0}),
         ("--lease", {"lease": float("nan")}),
@@ -173,6 +174,7 @@ def test_too_much_memory_is_told_in_numbers() -> None:
         ({"disk": "/d", "cpu": "1GiB"}, "--disk = /d: needs --disk-bytes (give the most"),
         ({"disk": "/d", "cpu": "1GiB", "disk_bytes": "5%"}, "--disk-bytes = 5%: takes bytes only"),
         ({"tenants": [""]}, "--tenant = '': not a name"),
+        ({"disk_admission": "worth"}, "--disk-admission = worth: there is no disk tier"),
         ({"gpu": ""}, "--gpu = '': not a size"),
     ],
 )

@@ -56,14 +56,60 @@ def test_decisions_are_listed_by_whom_they_concern_page_by_page(service: Service
     assert [each.sequence for each in everything.decisions] == [3, 2, 1]
     assert not everything.next_page_token
     decision = everything.decisions[0]
-    assert (decision.engine, decision.session, decision.reason) == (name, "one", "by length")
+    assert (decision.engine, decision.session) == (name, "one")
+    assert decision.reason == "by length, what prefill costs is not known yet"
     assert decision.chosen == "drop"
     assert decision.inputs["tokens"] == 3 * BLOCK_TOKENS
     assert [each.sequence for each in list_of(service, session="one").decisions] == [3, 1]
+    assert (everything.total_count, everything.known, decision.lots) == (3, True, 1)
+    assert decision.last_time == decision.time
     first = list_of(service, kind="swap", page_size=2)
     assert [each.sequence for each in first.decisions] == [3, 2]
     rest = list_of(service, kind="swap", page_size=2, page_token=first.next_page_token)
     assert ([each.sequence for each in rest.decisions], rest.next_page_token) == ([1], "")
+    # Counted for the first page.
+    assert (first.total_count, rest.total_count) == (3, 0)
+
+
+def test_an_engine_is_named_by_as_much_of_its_name_as_tells_it_from_others(service: Service) -> None:
+    name = preempt_some(service)
+    uuid = name.removeprefix("engines/")
+    for beginning in (name, uuid, uuid[:8], uuid[:4], f"engines/{uuid[:4]}"):
+        assert len(list_of(service, engine=beginning).decisions) == 3
+    unknown = list_of(service, engine="00000000-")
+    assert (list(unknown.decisions), unknown.known) == ([], False)
+    again = preempt_some(service)
+    shared = 0
+    while uuid[:shared] == again.removeprefix("engines/")[:shared]:
+        shared += 1
+    if shared > 4:
+        call = refused(lambda: list_of(service, engine=uuid[: shared - 1]))
+        assert call == (grpc.StatusCode.INVALID_ARGUMENT, "FIELD_INVALID", "engine")
+    assert len(list_of(service, engine=uuid[: max(4, shared)]).decisions) == 3
+
+
+def test_what_is_not_known_is_told_from_what_nothing_was_decided_of(service: Service) -> None:
+    assert not list_of(service, session="one").known
+    with service.stub() as stub, Engine(stub) as engine:
+        engine.step(allocate(1, BLOCK_TOKENS, session="quiet"))
+        for query, known in (
+            ({"session": "quiet"}, True),
+            ({"sequence": 1}, True),
+            ({"session": "nobody"}, False),
+            ({"sequence": 2}, False),
+        ):
+            told = list_of(service, **query)
+            assert (list(told.decisions), told.total_count, told.known) == ([], 0, known), query
+        quiet = explain(service, "--session", "quiet")
+        assert (quiet.returncode, quiet.stdout) == (0, "")
+        assert quiet.stderr.startswith("session quiet: known, and no decision about it is remembered")
+        engine.step(swap_out(1, BLOCK_TOKENS))
+    nobody = explain(service, "--session", "quite")
+    assert (nobody.returncode, nobody.stdout) == (1, "")
+    first, names, try_it = nobody.stderr.splitlines()
+    assert first.startswith("session quite: not known")
+    assert names == "Sessions in decisions: quiet."
+    assert "--journal" in try_it
 
 
 @pytest.mark.parametrize(
@@ -100,6 +146,9 @@ def test_with_timings_the_costs_decide_and_the_answer_says_on_what(service: Serv
         assert decision.inputs["gpu_to_cpu_bytes_per_second"] > 0
         assert decision.inputs["gpu_price"] >= 1
         [listed] = list_of(service, session="chat", kind="swap").decisions
+        assert (listed.lots, listed.last_time) == (1, listed.time)
+        listed.ClearField("lots")
+        listed.ClearField("last_time")
         assert listed == decision
 
         # A limit is a cost from the next beat on.
@@ -138,22 +187,28 @@ def test_explain_tells_people_and_programs(make_service: MakeService, folder: Pa
     service = make_service("--journal", str(journal), "--journal-bytes", "16MiB").start()
     name = preempt_some(service)
     told = explain(service, "--session", "one", "--kind", "swap")
-    assert told.returncode == 0, told.stderr
-    lines = told.stdout.splitlines()
-    heads = [line for line in lines if line.startswith("20")]
+    assert (told.returncode, told.stderr) == (0, "")
+    heads = [line for line in told.stdout.splitlines() if line.startswith("20")]
+    short = name.removeprefix("engines/")[:8]
     assert [line.split("  ", 1)[1] for line in heads] == [
-        f"swap of sequence {number} of {name} (session one): drop" for number in (1, 3)
+        f"swap of sequence {number} (session one, engine {short})" for number in (1, 3)
     ]
-    assert "    by length" in lines
-    assert any("tokens 12" in line and "drop tokens max 64" in line for line in lines)
+    words = " ".join(told.stdout.split())
+    assert "Dropped (12 tokens in blocks of 4). Both ways were not weighed: by length, what prefill" in words
+    assert "Up to 64 tokens are dropped, what is longer is swapped out (--drop-tokens-max)." in words
+    assert explain(service, "--engine", short, "--kind", "swap", "--limit", "1").stdout == "\n".join(
+        [heads[1], *told.stdout.partition(heads[1])[2].splitlines()[1:], ""]
+    )
     as_json = explain(service, "--sequence", "2", "--json")
     [decision] = [json.loads(line) for line in as_json.stdout.splitlines()]
     assert (decision["kind"], decision["session"], decision["inputs"]["tokens"]) == ("swap", "two", 12.0)
-    nothing = explain(service, "--session", "nobody")
-    assert nothing.stdout == "Nothing was decided of this that is still remembered.\n"
+    # What is left out is counted, and the flag that shows it named.
+    cut = explain(service, "--kind", "swap", "--limit", "1")
+    assert cut.stderr == "2 decisions before these left out: --limit 3 shows them, --limit 0 all there are.\n"
+    assert len(explain(service, "--kind", "swap", "--limit", "0", "--json").stdout.splitlines()) == 3
     wrong = explain(service, "--kind", "all")
     assert (wrong.returncode, "kind" in wrong.stderr) == (2, True)
-    # What was decided then comes out of the journal again, without a service.
+    # What was decided then comes out of the journal again, without a service: of all runs.
     live = explain(service, "--json", "--kind", "swap").stdout
     service.end()
     again = explain(None, "--journal", str(journal), "--json", "--kind", "swap")
@@ -161,10 +216,21 @@ def test_explain_tells_people_and_programs(make_service: MakeService, folder: Pa
     assert [_timeless(line) for line in again.stdout.splitlines()] == [
         _timeless(line) for line in live.splitlines()
     ]
+    service.start()
+    preempt_some(service)
+    service.end()
+    both = explain(None, "--journal", str(journal), "--json", "--kind", "swap")
+    assert [_timeless(line) for line in both.stdout.splitlines()[:3]] == [
+        _timeless(line) for line in live.splitlines()
+    ]
+    assert len(both.stdout.splitlines()) == 6
+    cut = explain(None, "--journal", str(journal), "--kind", "swap", "--limit", "2", "--json")
+    assert cut.stdout.splitlines() == both.stdout.splitlines()[4:]
+    assert cut.stderr.startswith("4 decisions before these left out: --limit 6 shows them")
 
 
 def _timeless(line: str) -> dict[str, object]:
     """Both clocks are read one after the other when a service starts, so times differ by microseconds."""
     decision: dict[str, object] = json.loads(line)
-    del decision["time"]
+    del decision["time"], decision["last_time"]
     return decision

@@ -1,0 +1,90 @@
+"""Where decisions are read from: a running service, or what one has recorded. Both answer the same call."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from kvstore.client.client import Client
+from kvstore.v1 import kvstore_pb2 as pb
+
+if TYPE_CHECKING:
+    from kvstore.observe.reading import Run
+
+__all__ = ["Answer", "ask", "recall"]
+
+PAGE_SIZE_MAX = 1_000
+
+# A page of what one service, or one run of it, has decided.
+Page = Callable[[pb.ListDecisionsRequest], pb.ListDecisionsResponse]
+
+
+class Answer(NamedTuple):
+    """The latest decisions, the latest first; how many there are; and whether what is named is known."""
+
+    decisions: list[pb.Decision]
+    total: int
+    known: bool
+
+
+def ask(socket: str, request: pb.ListDecisionsRequest, limit: int) -> Answer:
+    """Of the service at that socket. `limit`: at most so many; 0: all."""
+    with Client(socket) as client:
+        return _take(client.operator.decisions_page, request, limit)
+
+
+def recall(path: Path, request: pb.ListDecisionsRequest, limit: int) -> Answer:
+    """Of all runs in a journal that are whole: their events decide the same once more. Raises JournalInvalid
+    where none is."""
+    # Imported here: to ask a service no core has to be loaded.
+    from kvstore.core.errors import JournalInvalid
+    from kvstore.observe.reading import find_runs
+
+    runs = [run for run in find_runs(path) if run.whole]
+    if not runs:
+        raise JournalInvalid(
+            "no run can be replayed from its beginning",
+            field="--journal",
+            value=path,
+            remedy="name a folder of `kvstore serve --journal` whose first segment is still there",
+        )
+    answer = Answer([], 0, known=False)
+    for page in map(_page_of, reversed(runs)):
+        left = limit - len(answer.decisions)
+        is_enough = bool(limit) and left <= 0
+        # Where there are enough, it is counted how many more there are.
+        more = _take(page, request, 1 if is_enough else left if limit else 0)
+        decisions = answer.decisions + ([] if is_enough else more.decisions)
+        answer = Answer(decisions, answer.total + more.total, known=answer.known or more.known)
+    return answer
+
+
+def _take(page: Page, request: pb.ListDecisionsRequest, limit: int) -> Answer:
+    asked = pb.ListDecisionsRequest()
+    asked.CopyFrom(request)
+    decisions: list[pb.Decision] = []
+    total, known = 0, False
+    while True:
+        asked.page_size = min(limit - len(decisions) if limit else PAGE_SIZE_MAX, PAGE_SIZE_MAX)
+        response = page(asked)
+        if not asked.page_token:
+            total, known = response.total_count, response.known
+        decisions += response.decisions
+        asked.page_token = response.next_page_token
+        if not asked.page_token or (limit and len(decisions) >= limit):
+            return Answer(decisions, total, known)
+
+
+def _page_of(run: "Run") -> Page:
+    from kvstore.observe.replay import remake
+    from kvstore.server.decisions import list_decisions
+
+    heading, explaining = run.heading, remake(run).explaining
+
+    def time_of(core_time: float) -> Timestamp:
+        moment = Timestamp()
+        moment.FromNanoseconds(round(1e9 * (heading.start_wall + core_time - heading.start_time)))
+        return moment
+
+    return lambda request: list_decisions(request, explaining, time_of)
