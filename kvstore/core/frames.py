@@ -9,9 +9,10 @@ from kvstore.core.lacking import Search
 from kvstore.core.memory import Memory
 from kvstore.core.operations import Decision
 from kvstore.core.shares import NOBODY
+from kvstore.core.tree import with_descendants
 from kvstore.core.types import CPU, DISK, GPU, DomainId, Rows, Tier
 
-__all__ = ["grant_frames", "make_room"]
+__all__ = ["clear_passage", "grant_frames", "make_room"]
 
 TIER_NAMES = ("the GPU", "the CPU tier", "disk")
 # Why room has to be made, in words.
@@ -93,13 +94,25 @@ def make_room(
         return False
     victims = memory.room.find(search)
     if len(victims) < wanted:
-        if tier is GPU and not in_background and memory.forget(memory.room.stuck()).size:
+        if tier is GPU and not in_background and memory.forget(memory.room.stuck(GPU)).size:
             return make_room(memory, tier, count, spare, domain, held=held)
         memory.lacking.note(search, len(victims))
         return False
     if taken:
         _evict_for(memory, wanted, tier, victims[:taken], in_background=in_background)
     return True
+
+
+def clear_passage(memory: Memory, count: int) -> bool:
+    """Frees CPU frames for so many reads that somebody waits for, where only what can't leave by itself is
+    in their way: of what is stuck there, that of least worth is forgotten, with all that hangs on it.
+    Returns whether there was any."""
+    is_stuck = np.zeros(memory.blocks.capacity, np.bool_)
+    is_stuck[memory.room.stuck(CPU)] = True
+    rows = memory.eviction.victims(CPU, count, lambda rows: rows[is_stuck[rows]])
+    doomed = with_descendants(memory.blocks, rows)
+    memory.blocks_shed[DISK] += int(np.count_nonzero(memory.blocks.to_disk[doomed]))
+    return memory.forget(doomed).size > 0
 
 
 def _evict_for(memory: Memory, wanted: int, tier: Tier, rows: Rows, *, in_background: bool) -> None:
