@@ -64,6 +64,7 @@ class Chains:
         room = max(0, self._config.retained_blocks_max - retained.count_of(tenant))
         is_new = ~retained.is_retained(rows)
         rows = rows[np.cumsum(is_new) <= room]
+        self._memory.blocks.unwanted[rows] = False
         retained.keep(rows, event.ttl_seconds, event.priority, event.time)
         return RetainAnswer(blocks_retained=rows.size)
 

@@ -38,7 +38,7 @@ class Choosing:
         self._lanes = lanes
         self._late = late
         self._ahead = ahead
-        # Rows that were to be read while the device is stuck.
+        # Rows that were to be read while the device is stuck, or for which no room can be made.
         self.refused: list[int] = []
 
     def next(self, lane: Lane) -> Rows:
@@ -54,8 +54,12 @@ class Choosing:
             return self._next_copy(rows, lane)
         return self._next_write(rows, lane)
 
+    def refuse(self, rows: Rows) -> None:
+        """These are not read now."""
+        self.refused += rows.tolist()
+
     def take_refused(self) -> Rows:
-        """Blocks that are not read now, since the device is stuck: who waits for them is to be told."""
+        """Blocks that are not read now: who waits for them is to be told."""
         refused = np.array(self.refused, np.intp)
         self.refused.clear()
         return refused
@@ -74,7 +78,7 @@ class Choosing:
         self._lanes[LOAD, ASKED].ask(rows[blocks.valid[CPU][rows]].tolist())
         rows = rows[(blocks.frame[CPU][rows] == NO_FRAME) & blocks.valid[DISK][rows]]
         if self._late.too_many:
-            self.refused += rows.tolist()
+            self.refuse(rows)
             return NO_ROWS
         fitting, lacking = self._take_frames(CPU, rows, WHY_READ)
         lane.put_back(lacking)

@@ -12,9 +12,10 @@ from kvstore.core.memory import Memory
 from kvstore.core.ports import Figures
 from kvstore.core.sequences import Sequence as TokenSequence
 from kvstore.core.shares import NOBODY
-from kvstore.core.types import GPU, DomainId, Rows, Tier
+from kvstore.core.tree import with_descendants
+from kvstore.core.types import CPU, DISK, GPU, DomainId, Rows, Tier
 
-__all__ = ["Purpose", "grant_frames", "make_room"]
+__all__ = ["Purpose", "clear_passage", "grant_frames", "make_room"]
 
 TIER_NAMES = ("the GPU", "the CPU tier", "disk")
 
@@ -106,13 +107,25 @@ def make_room(
         return False
     victims = memory.room.find(search)
     if len(victims) < wanted:
-        if tier is GPU and not in_background and memory.forget(memory.room.stuck()).size:
+        if tier is GPU and not in_background and memory.forget(memory.room.stuck(GPU)).size:
             return make_room(memory, tier, count, purpose, spare, domain, held=held)
         memory.lacking.note(search, len(victims))
         return False
     if taken:
         _evict_for(memory, wanted, tier, victims[:taken], purpose())
     return True
+
+
+def clear_passage(memory: Memory, count: int) -> bool:
+    """Frees CPU frames for so many reads that somebody waits for, where only what can't leave by itself is
+    in their way: of what is stuck there, that of least worth is forgotten, with all that hangs on it.
+    Returns whether there was any."""
+    is_stuck = np.zeros(memory.blocks.capacity, np.bool_)
+    is_stuck[memory.room.stuck(CPU)] = True
+    rows = memory.eviction.victims(CPU, count, lambda rows: rows[is_stuck[rows]])
+    doomed = with_descendants(memory.blocks, rows)
+    memory.blocks_shed[DISK] += int(np.count_nonzero(memory.blocks.to_disk[doomed]))
+    return memory.forget(doomed).size > 0
 
 
 def _evict_for(memory: Memory, wanted: int, tier: Tier, rows: Rows, purpose: Purpose) -> None:

@@ -42,6 +42,7 @@ def check_invariants(store: Store) -> None:
     _check_pins(store)
     _check_index(store)
     _check_copies(store)
+    _check_unwanted(store)
     _check_sequences(store)
     _check_sessions(store)
     _check_retained(store)
@@ -178,6 +179,7 @@ def _check_copies(store: Store) -> None:
     check(np.stack(blocks.valid)[:, indexed].any(axis=0).all(), "an indexed block has no valid copy")
     undecided = blocks.undecided
     check(not (undecided & (blocks.to_disk | ~blocks.indexed)).any(), "a block's way to disk is asked twice")
+    check(not (blocks.unwanted & (blocks.to_disk | undecided)).any(), "what is to go is wanted on disk")
     on_disk = np.flatnonzero(blocks.valid[Tier.DISK] & blocks.indexed)
     parents = blocks.parent[on_disk]
     check(blocks.valid[Tier.DISK][parents[parents != NO_ROW]].all(), "the disk is not prefix-closed")
@@ -194,6 +196,20 @@ def _check_copies(store: Store) -> None:
     check(used[unpinned[Tier.GPU]].all(), "a GPU frame waits to be filled by nobody")
     private = blocks.taken & ~blocks.indexed & ~used & (blocks.claims == 0) & (pins == 0).all(axis=0)
     check(not private.any(), "a private block is kept for nobody")
+
+
+def _check_unwanted(store: Store) -> None:
+    """What is to go has gone, unless something holds it."""
+    blocks, room = store.memory.blocks, store.memory.room
+    unwanted = np.flatnonzero(blocks.unwanted)
+    check(blocks.indexed[unwanted].all(), "a block is to go that can't be found")
+    check(np.isin(unwanted, store.memory.unwanted).all(), "nobody looks after a block that is to go")
+    tails_first = unwanted[np.argsort(-blocks.depth[unwanted], kind="stable")]
+    for tier in Tier:
+        check(
+            not room.going.removable(tier, tails_first).size,
+            f"{tier.name}: nothing holds a block that is to go",
+        )
 
 
 def _check_sequences(store: Store) -> None:
@@ -267,6 +283,8 @@ def _check_lanes(store: Store) -> None:
         check(lane.is_in_step, f"{name}: a row stands in no queue, or in that of another tenant")
         if urgency in (Urgency.ASKED, Urgency.NEEDED):
             check(not lane.may_begin, f"{name}: what waits could be begun")
+            alive = not lane.rows or store.links.transfers.are_under_way
+            check(alive, f"{name}: somebody waits, and nothing is under way that could make room")
         if urgency is Urgency.BACKGROUND:
             queued = np.flatnonzero(blocks.queued[link[0]]).tolist()
             check(lane.rows.keys() >= set(queued), f"{name}: a block is on its way down, and in no lane")

@@ -96,7 +96,7 @@ class Judging:
         rows = with_ancestors(blocks, rows)
         rows = rows[(blocks.frame[DISK][rows] == NO_FRAME) & ~blocks.to_disk[rows]]
         rows = rows[np.argsort(blocks.depth[rows], kind="stable")]
-        blocks.undecided[rows] = False
+        blocks.undecided[rows] = blocks.unwanted[rows] = False
         blocks.to_disk[rows] = True
         on_cpu = blocks.valid[CPU][rows]
         self._links.ask_down(WRITE, rows[on_cpu])

@@ -15,12 +15,14 @@ from kvstore.core.choosing import Choosing
 from kvstore.core.config import StoreConfig
 from kvstore.core.decisions import Lot
 from kvstore.core.effects import Transfer
+from kvstore.core.frames import clear_passage
 from kvstore.core.lanes import ORDER, Lane, make_lanes
 from kvstore.core.late import LateFrames
 from kvstore.core.memory import Memory
 from kvstore.core.ports import Figures, LinkState
 from kvstore.core.transfers import FOREGROUND, Moved, Transfers
 from kvstore.core.types import (
+    ASKED,
     BACKGROUND,
     COPY,
     CPU,
@@ -57,6 +59,7 @@ class Links:
         self.lanes = make_lanes(config, memory.shares)
         self._order = [self.lanes[each] for each in ORDER]
         self._copies, self._writes = self.lanes[COPY, BACKGROUND], self.lanes[WRITE, BACKGROUND]
+        self._reads = self.lanes[READ, ASKED]
         self._ahead_lanes = self.lanes[READ, PREFETCH], self.lanes[LOAD, PREFETCH]
         self.late = LateFrames(config, memory)
         self.ahead = Ahead(config, memory, self.lanes)
@@ -177,9 +180,26 @@ class Links:
         if self._copies.may_begin:
             # A write that found no room on disk has made some in the CPU tier.
             self._start_lane(self._copies, time, started)
+        if self._reads.rows and not self.transfers.are_under_way:
+            self._free_reads(time, started)
         if self._copies.stalled or self._memory.room.copies_stalled:
             self._note_stalled(frozenset(self._copies.stalled))
         return started
+
+    def _free_reads(self, time: float, started: list[Transfer]) -> None:
+        """Somebody waits for a read, and nothing is under way that could make room for it. What holds the CPU
+        frames may have to be written behind parents that wait for these very frames: then some of it goes.
+        Where there is none of that the reads are refused: nobody waits for ever."""
+        lane = self._reads
+        lane.resume()
+        self._start_lane(lane, time, started)
+        if not lane.rows or self.transfers.are_under_way:
+            return
+        lane.resume()
+        if clear_passage(self._memory, min(len(lane.rows), lane.blocks_max)):
+            self._start_lane(lane, time, started)
+        if not self.transfers.are_under_way:
+            self._choosing.refuse(lane.take(len(lane.rows)))
 
     def _note_stalled(self, places: frozenset[int]) -> None:
         memory, room = self._memory, self._memory.room
@@ -204,7 +224,7 @@ class Links:
                 most -= 1
 
     def take_refused(self) -> Rows:
-        """Blocks that are not read now, since the device is stuck: who waits for them is to be told."""
+        """Blocks that are not read now: who waits for them is to be told."""
         return self._choosing.take_refused()
 
     def resume(self) -> None:

@@ -30,6 +30,8 @@ def lose_on_disk(memory: Memory, links: Links, swaps: Swaps, keys: Iterable[Stor
     # Of these, some hung on what is lost.
     kept_rows = rows[kept & blocks.indexed[rows]]
     memory.replicas.drop(DISK, kept_rows[::-1])
+    # Which stays in the memory tiers because it is used, and not because anybody wants it, is not.
+    kept_rows = kept_rows[~blocks.unwanted[kept_rows]]
     blocks.to_disk[kept_rows], blocks.undecided[kept_rows] = True, False
     at_hand = blocks.valid[CPU][kept_rows]
     links.ask_down(WRITE, kept_rows[at_hand])

@@ -5,7 +5,7 @@ Who gets frames is said in `frames.py`, how they are given and taken back in `re
 
 import numpy as np
 
-from kvstore.core.blocks import NO_FRAME, Blocks, all_of, any_of, without_none
+from kvstore.core.blocks import NO_FRAME, NO_ROWS, Blocks, all_of, any_of, without_none
 from kvstore.core.config import StoreConfig
 from kvstore.core.decisions import Decisions
 from kvstore.core.errors import check
@@ -19,7 +19,7 @@ from kvstore.core.replicas import Replicas
 from kvstore.core.retained import Retained
 from kvstore.core.room import Room
 from kvstore.core.shares import Shares
-from kvstore.core.tree import with_ancestors, with_descendants
+from kvstore.core.tree import with_descendants
 from kvstore.core.types import CPU, DISK, GPU, Rows, Tier
 from kvstore.core.watermarks import WatermarkTable
 
@@ -60,6 +60,10 @@ class Memory:
         # Blocks that were not brought to a tier, though it was wished for, for want of room or time; of the
         # disk also those that were forgotten before they came there.
         self.blocks_shed = [0 for _ in Tier]
+        # Blocks that are to be discarded and are held still, and perhaps others; and as of which of the
+        # blocks' changes it was looked whether they are.
+        self.unwanted = NO_ROWS
+        self._discarded_at = 0
         # Whether the event that is being handled may have left GPU frames behind that others can have.
         self.room_was_made = False
 
@@ -193,18 +197,32 @@ class Memory:
         self.prefix.remove(rows)
 
     def discard(self, rows: Rows) -> None:
-        """Takes out of every tier what of these indexed blocks nobody uses, tails first. What a
-        transfer still moves goes when that has ended (`discard_again`)."""
+        """Takes out of every tier what of these indexed blocks nobody uses. What is used, moves or is hung on
+        still goes when that is over (`discard_again`), unless somebody wants it by then."""
         self.blocks.unwanted[rows] = True
         self.blocks.unwish(rows)
-        rows = rows[np.argsort(-self.blocks.depth[rows], kind="stable")]
-        for tier in Tier:
-            gone = self.room.going.removable(tier, rows[self.blocks.indexed[rows]])
-            self.room_was_made |= tier is GPU and gone.size > 0
-            self.evict(tier, gone)
+        self._discard(rows)
 
-    def discard_again(self, rows: Rows) -> None:
-        """Of blocks whose transfer has ended, those that were to be discarded meanwhile."""
-        unwanted = with_ancestors(self.blocks, rows[self.blocks.unwanted[rows]])
-        if unwanted.size:
-            self.discard(unwanted[self.blocks.unwanted[unwanted]])
+    def discard_again(self) -> None:
+        """Of blocks that were to be discarded and were held, those that nothing holds any more go."""
+        blocks = self.blocks
+        if self._discarded_at != blocks.changes:
+            rows, self.unwanted = self.unwanted, NO_ROWS
+            self._discard(rows[blocks.unwanted[rows]])
+            self._discarded_at = blocks.changes
+
+    def _discard(self, rows: Rows) -> None:
+        """Tails first. What goes from one tier may be the last that hung on a block in another."""
+        blocks, some_went = self.blocks, True
+        rows = rows[np.argsort(-blocks.depth[rows], kind="stable")]
+        while some_went and rows.size:
+            some_went = False
+            for tier in Tier:
+                gone = self.room.going.removable(tier, rows[blocks.indexed[rows]])
+                if gone.size:
+                    some_went = True
+                    self.room_was_made |= tier is GPU
+                    self.evict(tier, gone)
+            rows = rows[blocks.unwanted[rows]]
+        if rows.size:
+            self.unwanted = np.union1d(self.unwanted, rows)

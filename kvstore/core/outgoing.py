@@ -43,7 +43,12 @@ class Outgoing:
     def take(self, answer: Answer, time: float) -> Effects:
         """All that the event has led to, and the transfers that can start now."""
         news, memory = self._news, self._memory
+        if memory.unwanted.size:
+            memory.discard_again()
         transfers = tuple(self._start_transfers(time))
+        if memory.unwanted.size:
+            # What has made room for these may have been the last that hung on such.
+            memory.discard_again()
         if memory.room_was_made:
             # Who waits for frames may find some now: no news, but a reason to ask again.
             news.woken.update(self._admission.engines_waiting())

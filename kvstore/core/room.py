@@ -121,20 +121,21 @@ class Room:
             awaited[rows[np.isin(self._shares.places(rows), list(self.copies_stalled))]] = False
         return awaited
 
-    def stuck(self) -> Rows:
-        """Idle blocks whose only copy is on the GPU while others, below it, hang on them: their own copy
-        down has failed, so they can't leave by themselves. Not those that such hang on as are waited for."""
-        blocks, rows = self._blocks, self._pools[GPU].owned()
-        may_go, last = self.going.may_go(GPU, rows)
-        if self.going.end_together(GPU, rows, may_go & last):
+    def stuck(self, tier: Tier) -> Rows:
+        """Idle blocks whose only copy is in this tier, the GPU or the CPU tier, while others elsewhere hang
+        on them, so that they can't leave by themselves: their own copy down has failed, or waits for frames
+        that such blocks hold. Not those that such hang on as are in use, move, or are waited for."""
+        blocks, rows = self._blocks, self._pools[tier].owned()
+        may_go, last = self.going.may_go(tier, rows)
+        if self.going.end_together(tier, rows, may_go & last):
             return NO_ROWS
-        left = np.setdiff1d(rows[may_go & last], self.going.removable(GPU, rows))
+        left = np.setdiff1d(rows[may_go & last], self.going.removable(tier, rows))
         if not left.size:
             return left
         busy = (blocks.refs > 0) | (blocks.claims > 0)
         for pins in blocks.pins:
             busy |= pins > 0
-        awaited = self._awaited()
+        awaited = self._awaited() if tier is GPU else None
         if awaited is not None:
             busy |= awaited
         needed = with_ancestors(self._blocks, np.flatnonzero(busy & blocks.indexed))

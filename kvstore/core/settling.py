@@ -100,6 +100,11 @@ class Settling:
             tell_over(self._memory, unused)
             self._memory.discard(unused)
             return
+        if self._memory.unwanted.size:
+            # A turn that is kept, and began before its session's end was told, has the last word.
+            if retention is Retention.CACHE:
+                rows = rows[~blocks.unwanted[rows]]
+            blocks.unwanted[rows] = False
         stored = NO_ROWS
         if retention is Retention.CACHE:
             if self._admission is not None:

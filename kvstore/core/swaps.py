@@ -77,9 +77,7 @@ class Swaps:
             self._links.ask_down(WRITE, good[blocks.to_disk[good]])
         self._serve(tier, good, failed=False)
         self._serve(tier, bad, failed=True)
-        ended = np.concatenate([moved.good, bad])
-        self._memory.collect(ended)
-        self._memory.discard_again(ended)
+        self._memory.collect(np.concatenate([moved.good, bad]))
 
     def refuse(self, rows: Rows) -> None:
         """These blocks can't be read from disk now: who waits for them goes on without."""

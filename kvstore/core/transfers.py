@@ -76,6 +76,11 @@ class Transfers:
     def under_way(self) -> dict[TransferId, tuple[Link, Rows]]:
         return {transfer: (lane.link, rows) for transfer, (lane, rows) in self._under_way.items()}
 
+    @property
+    def are_under_way(self) -> bool:
+        """Whether any are."""
+        return bool(self._under_way)
+
     def lanes_under_way(self) -> list[Lane]:
         """Of each transfer under way its lane."""
         return [lane for lane, _ in self._under_way.values()]

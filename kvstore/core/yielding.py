@@ -56,6 +56,6 @@ class Yielding:
             return False
         if lane is self._copies:
             return self.loads_wait and not self._is_waiting(time)
-        if lane is self._writes and (self.cpu_is_full or self._copies.stalled):
+        if lane is self._writes and (self.cpu_is_full or self._copies.stalled or self._asked[1].stalled):
             return False
         return self.loads_wait or self._is_waiting(time)

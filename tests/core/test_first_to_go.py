@@ -88,15 +88,16 @@ def test_a_look_at_a_few_tells_what_a_look_at_all_would(forest: Forest) -> None:
             assert room.victims(GPU, count, spared=spared).tolist() == expected.tolist()
 
 
-def test_stuck_is_what_could_go_but_for_what_hangs_on_it_below(forest: Forest) -> None:
+@pytest.mark.parametrize("tier", [GPU, CPU])
+def test_stuck_is_what_could_go_but_for_what_hangs_on_it_elsewhere(forest: Forest, tier: Tier) -> None:
     """By the definition, one block after the other."""
-    blocks, rows = forest.blocks, set(forest.pools[GPU].owned().tolist())
+    blocks, rows = forest.blocks, set(forest.pools[tier].owned().tolist())
     busy = {row for row in forest.rows.tolist() if blocks.refs[row]}
     children: dict[int, set[int]] = {row: set() for row in forest.rows.tolist()}
     for row in children:
         if (parent := int(blocks.parent[row])) != NO_ROW:
             children[parent].add(row)
-    ends = {row for row in rows - busy if not blocks.valid[CPU][row] and not blocks.valid[DISK][row]}
+    ends = {row for row in rows - busy if sum(valid[row] for valid in blocks.valid) == 1}
     left = set(ends)
     while going := {row for row in left if not children[row] & (left | (children.keys() - ends))}:
         left -= going
@@ -105,4 +106,4 @@ def test_stuck_is_what_could_go_but_for_what_hangs_on_it_below(forest: Forest) -
         while row != NO_ROW and row not in needed:
             needed.add(row)
             row = int(blocks.parent[row])
-    assert set(forest.room.stuck().tolist()) == left - needed
+    assert set(forest.room.stuck(tier).tolist()) == left - needed
