@@ -54,14 +54,14 @@ def fuzz(
 
 def _run(seeds: "range | count[int]", steps: int, end: float) -> Generator[Outcome, None, None]:
     # Imported here: with --jobs only the children need it.
-    from kvstore.sim.attempts import Passed, attempt_seed
+    from kvstore.sim.attempts import Passed, attempt_world
     from kvstore.sim.report import report
     from kvstore.sim.shrink import shrink
 
     for seed in seeds:
         if time.monotonic() >= end:
             return
-        result = attempt_seed(seed, steps)
+        result = attempt_world(seed, steps)
         if isinstance(result, Passed):
             yield {"seed": seed, "passed": True, "events": result.events, "reads": result.reads}
         else:

@@ -4,13 +4,24 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from kvstore.policy.choices import EVICTION_DEFAULT
 from kvstore.sim.config import SimConfig, draw_config
 from kvstore.sim.records import Log
 from kvstore.sim.schedule import Stimulus, draw_schedule
 from kvstore.sim.simulation import START, Simulation
+from kvstore.sim.stores import EVICTIONS
 from kvstore.sim.wrong import Place, Wrong
 
-__all__ = ["Failure", "Passed", "attempt", "attempt_seed"]
+__all__ = ["LONG", "Failure", "Passed", "attempt", "attempt_seed", "attempt_world"]
+
+# Of so many seeds the last is a longer world, so many times as long.
+LONG_EVERY, TIMES_LONGER = 8, 4
+# There chats come back under the policy that learns from it, and time passes now and then.
+LONG: dict[str, object] = {
+    "eviction": EVICTIONS.index(EVICTION_DEFAULT),
+    "chat_share": 0.5,
+    "pause_share": 0.01,
+}
 
 # Of a message, numbers aside: enough to tell one failure from another.
 SIGN_LENGTH = 60
@@ -65,3 +76,10 @@ def attempt(config: SimConfig, schedule: Sequence[Stimulus]) -> Passed | Failure
 def attempt_seed(seed: int, turns: int, **given: object) -> Passed | Failure:
     config = draw_config(seed, **given)
     return attempt(config, draw_schedule(config, turns, START))
+
+
+def attempt_world(seed: int, turns: int) -> Passed | Failure:
+    """One of the worlds that there are by seed: of many, some are longer."""
+    if seed % LONG_EVERY == LONG_EVERY - 1:
+        return attempt_seed(seed, turns * TIMES_LONGER, **LONG)
+    return attempt_seed(seed, turns)

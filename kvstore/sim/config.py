@@ -81,6 +81,8 @@ class SimConfig:
     percent_of_a: int = 50
     # Whether turns go to disk only if they are worth it; of use where the policy of eviction learns that.
     judges_turns: bool = False
+    # Of what engines begin, turns of chats that come back.
+    chat_share: float = 0.0
 
 
 def draw_config(seed: int, **given: object) -> SimConfig:

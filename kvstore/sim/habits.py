@@ -20,15 +20,20 @@ __all__ = ["RETAINED_SECONDS_MAX", "Habits"]
 
 LINES_MAX = 6
 TOKENS_MAX = 44
+# New in a turn of a chat, at the most.
+CHAT_TOKENS = 8
 RETAINED_SECONDS_MAX = 10.0
 SESSIONS = ("", "", "s0", "s1", "s2")
+# That come back with all that they have said, until it is too long.
+CHATS = ("c0", "c1", "c2", "c3", "c4", "c5")
 
 
 class Habits:
     """Draws what an engine asks for in its next turn, from what it has."""
 
-    def __init__(self, engine: SimEngine, texts: Texts, rng: random.Random) -> None:
-        self._engine, self._texts, self._random = engine, texts, rng
+    def __init__(self, engine: SimEngine, texts: Texts, rng: random.Random, chat_share: float = 0.0) -> None:
+        """`chat_share`: of what is begun, turns of chats that come back."""
+        self._engine, self._texts, self._random, self._chat_share = engine, texts, rng, chat_share
 
     def turn(self) -> None:
         """One step, and perhaps other calls around it."""
@@ -106,18 +111,29 @@ class Habits:
         for line in living:
             operations += self._plan_line(line)
         if rng.random() < 0.05:
-            operations.append(end_session(rng.choice(SESSIONS[2:]), tenant=rng.choice("ab")))
+            sessions = SESSIONS[2:] + (CHATS if self._chat_share else ())
+            operations.append(end_session(rng.choice(sessions), tenant=rng.choice("ab")))
         rng.shuffle(operations)
         return operations
 
     def _begin(self) -> Operation:
         rng = self._random
+        if self._chat_share and rng.random() < self._chat_share:
+            return self._go_on(rng.choice("ab"), rng.choice(CHATS))
         tenant, old = rng.choice("ab"), self._known_text()
         if rng.random() < 0.3:
             tenant, old = self._stored_text() or (tenant, old)
         kept = old[: rng.randrange(len(old) + 1)] if rng.random() < 0.4 else old
         tokens = [*kept, *self._texts.new_tokens(rng, 13)][:40]
         return begin(self._engine, tokens, tenant, session=rng.choice(SESSIONS), priority=rng.randrange(3))
+
+    def _go_on(self, tenant: str, chat: str) -> Operation:
+        """The next turn, or the first of another conversation under the same name."""
+        turn, old = self._texts.chats.get((tenant, chat), (0, ()))
+        if len(old) + CHAT_TOKENS > TOKENS_MAX:
+            turn, old = 0, ()
+        tokens = [*old, *self._texts.new_tokens(self._random, CHAT_TOKENS)]
+        return begin(self._engine, tokens, tenant, session=chat, turn=turn + 1)
 
     def _stored_text(self) -> tuple[str, Content] | None:
         """A tenant and a text of its own that lies on disk: one that memory may have forgotten."""

@@ -21,6 +21,8 @@ class Line:
     tenant: str
     space: Space
     session: str = ""
+    # Of a chat that comes back, from 1.
+    turn: int = 0
     table: list[int] = field(default_factory=list)
     written: int = 0
     committed: int = 0

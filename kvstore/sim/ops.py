@@ -29,6 +29,7 @@ def allocate(
     priority: int = 0,
     known_blocks: int = 0,
     tenant: str = "",
+    turn: int = 0,
 ) -> Allocate:
     return Allocate(
         sequence=SequenceId(sequence),
@@ -38,6 +39,7 @@ def allocate(
         priority=priority,
         known_blocks=known_blocks,
         tenant=tenant,
+        turn=turn,
     )
 
 

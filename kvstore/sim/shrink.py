@@ -20,6 +20,8 @@ SIMPLER: tuple[tuple[str, object], ...] = (
     ("slow_share", 0.0),
     ("reorder_share", 0.0),
     ("single_share", 0.0),
+    ("chat_share", 0.0),
+    ("judges_turns", False),
     ("by_cost", False),
     ("eviction", 0),
     ("disk_frames", 0),

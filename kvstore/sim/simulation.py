@@ -213,7 +213,7 @@ class Simulation:
         elif engine.step - engine.completed > self.config.lag:
             engine.keep_alive()
         else:
-            Habits(engine, self.texts, rng).turn()
+            Habits(engine, self.texts, rng, self.config.chat_share).turn()
             if not engine.single:
                 engine.run_later(self.clock, rng, 10 ** rng.uniform(-3, -1))
 

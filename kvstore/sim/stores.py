@@ -11,7 +11,7 @@ from kvstore.policy.swap import LengthThreshold
 from kvstore.sim.config import SimConfig
 from kvstore.sim.texts import BLOCK_TOKENS
 
-__all__ = ["TENANTS", "make_store", "store_of"]
+__all__ = ["EVICTIONS", "TENANTS", "make_store", "store_of"]
 
 # A run of a simulator names one by its place; the first is the plainest, which tests of the core rest on.
 EVICTIONS = ("lru", *(name for name in EVICTION_POLICIES if name != "lru"))

@@ -61,11 +61,17 @@ class Texts:
 
     def __init__(self) -> None:
         self.known: list[Content] = []
+        # Of chats that come back, by tenant and session: the last turn, and what it has come to.
+        self.chats: dict[tuple[str, str], tuple[int, Content]] = {}
         self._last_token = 0
 
     def remember(self, tokens: Iterable[int]) -> None:
         self.known.append(tuple(tokens))
         del self.known[:-KNOWN_MAX]
+
+    def end_turn(self, tenant: str, session: str, turn: int, tokens: Iterable[int]) -> None:
+        """The chat goes on from here."""
+        self.chats[tenant, session] = turn, tuple(tokens)
 
     def new_tokens(self, rng: random.Random, most: int) -> list[int]:
         """At least one token, and fewer than `most` and one more."""

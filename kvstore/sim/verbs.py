@@ -15,12 +15,26 @@ __all__ = ["ask_back", "begin", "commit_full", "free_line", "grow", "in_columns"
 
 
 def begin(
-    engine: SimEngine, tokens: Sequence[int], tenant: str, *, session: str = "", priority: int = 0
+    engine: SimEngine,
+    tokens: Sequence[int],
+    tenant: str,
+    *,
+    session: str = "",
+    priority: int = 0,
+    turn: int = 0,
 ) -> Allocate:
     """A new sequence, found by its keys as far as it is cached."""
-    line = Line(engine.take_id(), list(tokens), tenant, engine.space(tenant), session)
+    line = Line(engine.take_id(), list(tokens), tenant, engine.space(tenant), session, turn)
     engine.lines[line.id] = line
-    return allocate(line.id, len(tokens), keys_of(tokens), session=session, tenant=tenant, priority=priority)
+    return allocate(
+        line.id,
+        len(tokens),
+        keys_of(tokens),
+        session=session,
+        tenant=tenant,
+        priority=priority,
+        turn=turn,
+    )
 
 
 def grow(line: Line, more: Sequence[int], known_blocks: int) -> Operation:
@@ -60,6 +74,8 @@ def commit_full(line: Line, first: int) -> list[Operation]:
 
 def free_line(line: Line, texts: Texts, retention: Retention) -> Operation:
     texts.remember(line.tokens)
+    if line.turn:
+        texts.end_turn(line.tenant, line.session, line.turn, line.tokens)
     return free(line.id, retention=retention)
 
 

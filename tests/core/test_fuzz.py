@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvstore.sim.attempts import Failure, Passed, attempt_seed
+from kvstore.sim.attempts import LONG, Failure, Passed, attempt_seed
 from kvstore.sim.report import report
 from kvstore.sim.shrink import shrink
 
@@ -52,6 +52,15 @@ def test_case_1_28_no_sequence_ever_reads_anothers_tokens(seed: int, sizes: dict
         pytest.fail(report(result, shrink(result)), pytrace=False)
     assert isinstance(result, Passed)
     assert result.reads > 0
+
+
+@pytest.mark.parametrize("judges_turns", [False, True])
+@pytest.mark.parametrize("seed", range(2))
+def test_chats_that_come_back_for_long_under_what_learns_from_them(seed: int, judges_turns: bool) -> None:
+    """Faults that take a history to show: of what is read for the third time, of what a chat once was."""
+    result = attempt_seed(seed, 4 * TURNS, **LONG, judges_turns=judges_turns)
+    if isinstance(result, Failure):
+        pytest.fail(report(result, shrink(result)), pytrace=False)
 
 
 def test_what_a_swap_had_asked_for_waits_with_all_else_when_it_is_only_cache() -> None:
