@@ -26,6 +26,8 @@ __all__ = ["WHY_ROOM", "Admission", "Precedence", "Request"]
 
 # A ticket whose engine has not asked for so long holds nobody up; its place is kept.
 PATIENCE_SECONDS = 1.0
+# Of `Blocks.changes`: what was found may be another now.
+ANYTHING = -1
 
 
 class Precedence(Number):
@@ -94,6 +96,7 @@ class Admission:
 
     def grant(self, requests: list[Request], time: float) -> list[Request]:
         """Grants what there is room for and returns the requests that have to wait."""
+        changes = self._memory.blocks.changes
         if not self._tickets and self._take(requests, spare=0):
             return []
         waiting: list[Request] = []
@@ -105,9 +108,12 @@ class Admission:
                 passed += 1
             if passed > known:
                 ahead.add(*self._wanted_by(others[known:passed]))
-            request.look_again()
+            if changes != self._memory.blocks.changes:
+                request.look_again()
             if self._fits(request, ahead):
                 self.leave(request.sequence)
+                # What it has got may be of use to those behind it, or have been what they had found.
+                changes = ANYTHING
                 continue
             if passed > named:
                 request.held_before, request.fresh_before = self._wanted_by(others[named:passed])

@@ -21,8 +21,9 @@ class Committing:
         self._config = config
         self._memory = memory
 
-    def commit(self, engine: Engine, operation: Commit, fence: StepNumber) -> None:
-        """Writes down the blocks that are new; they are published when `fence` has passed."""
+    def commit(self, engine: Engine, operation: Commit, fence: StepNumber, completed: StepNumber) -> None:
+        """Writes down the blocks that are new; they are published when `fence` has passed: with this step, if
+        its engine has `completed` so much."""
         sequence = engine.sequences[operation.sequence]
         first = sequence.committed
         # Of a sequence that the store has moved meanwhile, what it kept can be committed.
@@ -37,9 +38,11 @@ class Committing:
         sequence.committed = end
         if sequence.forgotten:
             return
-        pending = engine.pending.setdefault(sequence.domain, {})
-        for place, row in zip(chain_places(sequence.keys, first, end), sequence.rows[first:end], strict=True):
-            pending.setdefault(place, BlockRow(row))
+        if fence > completed:
+            pending = engine.pending.setdefault(sequence.domain, {})
+            places = chain_places(sequence.keys, first, end)
+            for place, row in zip(places, sequence.rows[first:end], strict=True):
+                pending.setdefault(place, BlockRow(row))
         publication = Publish(
             fence=fence,
             domain=sequence.domain,
@@ -74,7 +77,9 @@ class Committing:
         blocks = self._memory.blocks
         rows = self._memory.prefix.publish(publications)
         for publication in publications:
-            pending = engine.pending[publication.domain]
+            pending = engine.pending.get(publication.domain)
+            if not pending:
+                continue
             begin, end = publication.first, publication.end
             places = chain_places(publication.keys, begin, end)
             for place, row in zip(places, publication.rows[begin:end], strict=True):

@@ -73,7 +73,7 @@ class Steps:
         fence = StepNumber(step - 1)
         results: dict[int, Result] = {}
         for index, operation in phases.of(Commit):
-            self._committing.commit(engine, operation, fence)
+            self._committing.commit(engine, operation, fence, completed)
             results[index] = CommitResult()
         if forks := phases.of(Fork):
             self._fork(engine, forks, results)
