@@ -1,4 +1,4 @@
-"""A search of which some beams were heard when the service was lost: all are computed again, and heard once."""
+"""A search of which some beams were heard when the service was lost: computed again, and heard once."""
 
 import random
 from collections.abc import Sequence
