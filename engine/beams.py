@@ -50,6 +50,9 @@ class Search:
         """Whether all beams have been heard."""
         return len(self._offers) == len(self._scores)
 
+    def has_heard(self, beam: Stream) -> bool:
+        return beam in self._offers
+
     def hear(self, beam: Stream, logits: torch.Tensor) -> None:
         """fp32[vocab] after the beam's last token."""
         count = min(self._candidates, len(logits))

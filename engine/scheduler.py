@@ -269,10 +269,11 @@ class Scheduler:
             self._share(follower, stream)
 
     def branch(self, parent: Stream) -> Stream:
-        """A new stream that goes on from the same tokens: by a fork, or by key where the parent is away."""
+        """A new stream that goes on from the same tokens: by a fork, or by key where the parent is away or is
+        still being computed, as after a loss of the service."""
         branch = Stream(request=parent.request, chain=deepcopy(parent.chain), tokens=list(parent.tokens))
         self._share(branch, parent)
-        if parent.state is not StreamState.RUNNING:
+        if parent.state is not StreamState.RUNNING or parent.tokens_pending:
             branch.start_over()
         return branch
 

@@ -30,9 +30,10 @@ class Speaking:
         news = self._add_tokens(
             [(row, each) for row, each in enumerate(streams) if not _searches(each)], logits
         )
-        for row, stream in enumerate(streams):
-            if _searches(stream):
-                news += self._hear(stream, logits[row])
+        # Known before any is heard: then others may go on from it, or in its place with one more token.
+        hearing = [row for row, each in enumerate(streams) if _searches(each) and not self._was_heard(each)]
+        for row in hearing:
+            news += self._hear(streams[row], logits[row])
         return news
 
     def end_with(self, stream: Stream) -> list[Stream]:
@@ -67,6 +68,12 @@ class Speaking:
         return [stream for _, stream in speaking]
 
     # ------------------------------------------------------------------------ beam searches
+
+    def _was_heard(self, beam: Stream) -> bool:
+        """It has offered what could follow, and waits for others; since then the service was lost, and it was
+        computed again."""
+        search = self._searches.get(beam)
+        return search is not None and search.has_heard(beam)
 
     def _hear(self, beam: Stream, logits: torch.Tensor) -> list[Stream]:
         search = self._searches.get(beam)
