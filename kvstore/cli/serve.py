@@ -1,6 +1,5 @@
 """`kvstore serve`: flags in, one configuration out, and the service run on it."""
 
-import asyncio
 import logging
 import os
 import signal
@@ -119,8 +118,10 @@ def serve(
         signal.signal(number, _stop_early)
     # Imported here: the signals are caught before, and the help needs no server.
     from kvstore.server.config import parse_config
+    from kvstore.server.ending import run_to_the_end
     from kvstore.server.gpus import find_gpus
     from kvstore.server.server import serve as run
+    from kvstore.server.server import stop_seconds_max
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     # KV is as private as the prompts it comes from: what this process makes is nobody else's.
@@ -153,7 +154,8 @@ def serve(
         metrics=metrics,
         gpu_devices=find_gpus(gpu_device or ()),
     )
-    raise typer.Exit(asyncio.run(run(config)))
+    status = run_to_the_end(lambda stopping: run(config, stopping=stopping), stop_seconds_max(config))
+    raise typer.Exit(status)
 
 
 def _stop_early(number: int, frame: FrameType | None) -> NoReturn:

@@ -8,6 +8,7 @@ stop. 1: the store has met a bug, and what is safe was written to disk.
 import asyncio
 import logging
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import grpc.aio
@@ -28,21 +29,29 @@ from kvstore.server.sockets import claimed, file_identity, private_files, remove
 from kvstore.tiers.disk import DiskTier
 from kvstore.tiers.disk_dump import check_index
 
-__all__ = ["serve"]
+__all__ = ["serve", "stop_seconds_max"]
 
 # What a stop may take: calls that are being answered, transfers that run, threads in a call.
 CALLS_SECONDS = 1.0
 TRANSFERS_SECONDS = 10.0
 MOVERS_SECONDS = 5.0
 GPUS_SECONDS = 2.0
+# All of it, and pools whose driver hangs; what takes longer never ends.
+STOP_SECONDS = 60.0
 
 log = logging.getLogger(__name__)
 
 
-async def serve(config: ServeConfig, cuda: CudaDriver | None = None) -> int:
+def stop_seconds_max(config: ServeConfig) -> float:
+    return STOP_SECONDS + config.drain_seconds
+
+
+async def serve(
+    config: ServeConfig, cuda: CudaDriver | None = None, stopping: Callable[[], None] = lambda: None
+) -> int:
     """Runs until SIGTERM, SIGINT or a bug; returns the exit status. `cuda`: this machine's driver by default,
-    looked for only where devices were asked for."""
-    stop = asyncio.Event()
+    looked for only where devices were asked for. `stopping`: called when it begins to stop."""
+    stop = _Stop(stopping)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         # They stay to the end: a second signal must not cut it short, which has bounds of its own.
@@ -51,6 +60,16 @@ async def serve(config: ServeConfig, cuda: CudaDriver | None = None) -> int:
         return await _serve_on_gpus(config, stop, None, cuda)
     with JournalFolder.claim(config.journal_path, config.journal_bytes) as journal:
         return await _serve_on_gpus(config, stop, journal, cuda)
+
+
+class _Stop(asyncio.Event):
+    def __init__(self, stopping: Callable[[], None]) -> None:
+        super().__init__()
+        self._stopping = stopping
+
+    def set(self) -> None:
+        super().set()
+        self._stopping()
 
 
 async def _serve_on_gpus(

@@ -4,14 +4,16 @@ SIGUSR1: all streams stand still, or go on again. SIGUSR2: the first device is l
 """
 
 import argparse
-import asyncio
 import logging
 import signal
 import sys
+import time
+from functools import partial
 
 from kvstore.core.errors import KVStoreError
 from kvstore.server import reports, server
 from kvstore.server.config import parse_config
+from kvstore.server.ending import run_to_the_end
 from kvstore.server.gpus import STALLED_SECONDS, find_gpus
 from kvstore.server.server import serve
 from tests.cuda.fake import FakeDriver, fake_uuid
@@ -28,6 +30,7 @@ def main() -> int:
     parser.add_argument("--memory-bytes", type=int, default=64 << 20)
     parser.add_argument("--ipc", action="store_true")
     parser.add_argument("--no-batches", action="store_true")
+    parser.add_argument("--hang", default="", help="CALL of the first device that never returns")
     parser.add_argument("--hurry", type=float, default=1.0, help="share of its own deadlines that it waits")
     parser.add_argument("--fail", action="append", default=[], help="CALL or CALL+N")
     given = vars(parser.parse_args())
@@ -42,13 +45,17 @@ def main() -> int:
     for fault in given.pop("fail"):
         call, _, after = fault.partition("+")
         driver[0].fail(call, after=int(after or 0))
+    if call := given.pop("hang"):
+        driver[0].during[call] = partial(hang, call)
     hurry(given.pop("hurry"))
     take_signals(driver)
     flags = {name: value for name, value in given.items() if value is not None}
     uuids = [fake_uuid(index) for index in range(len(driver.by_uuid))]
     try:
         config = parse_config(gpu_devices=find_gpus(uuids, lambda: driver), **flags)
-        status = asyncio.run(serve(config, driver))
+        status = run_to_the_end(
+            lambda stopping: serve(config, driver, stopping), server.stop_seconds_max(config)
+        )
     except KVStoreError as error:
         print(error, file=sys.stderr)
         return 2
@@ -63,11 +70,17 @@ def main() -> int:
     return status
 
 
+def hang(call: str) -> None:
+    logging.info("%s does not return", call)
+    time.sleep(1e6)
+
+
 def hurry(share: float) -> None:
     """Of what waits for a GPU that stands still, and until that is told."""
     server.TRANSFERS_SECONDS *= share
     server.MOVERS_SECONDS *= share
     server.GPUS_SECONDS *= share
+    server.STOP_SECONDS *= share
     setattr(reports, "STALLED_SECONDS", STALLED_SECONDS * share)  # noqa: B010  It is another module's there.
 
 

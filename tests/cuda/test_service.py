@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from kvstore.client import Client, Layout, Refused, ServiceLost, map_shared_rank, operations
+from kvstore.server.ending import FORCED
 from kvstore.server.gpus import STALLED_SECONDS
 from kvstore.v1 import kvstore_pb2 as pb
 from tests.cuda.fake import GRANULARITY, FakeDriver, fake_uuid
@@ -156,6 +157,30 @@ def test_a_stop_while_a_gpu_stands_still_has_a_deadline(make: Make) -> None:
         service.send(signal.SIGTERM)
         assert process.wait(DEADLINE_SECONDS) == 0
     assert f"{fake_uuid(0)} does not end" in service.log
+
+
+@pytest.mark.parametrize("hangs", ["create", "pin", "streams"])
+def test_a_stop_comes_to_its_end_though_the_first_attach_hangs_in_the_driver(make: Make, hangs: str) -> None:
+    """In a call that never returns, and in copies to measure the links that never end."""
+    begun = "made pools of" if hangs == "streams" else f"{hangs} does not return"
+    flags = [] if hangs == "streams" else ["--hang", hangs]
+    service = make("--hurry", "0.02", *flags).start()
+    if hangs == "streams":
+        service.send(signal.SIGUSR1)
+    layout = Layout(block_tokens=4, block_bytes=6000, ranks=1, fingerprint=b"f" * 32)
+
+    def attach() -> str:
+        with Client(str(service.socket), deadline_seconds=1.0) as client, suppress(ServiceLost, Refused):
+            client.attach(layout, map_ranks=[])
+        return service.log
+
+    until(attach, lambda told: begun in told)
+    process = service.process
+    assert process is not None
+    assert process.poll() is None
+    service.send(signal.SIGTERM)
+    assert process.wait(DEADLINE_SECONDS) == FORCED
+    assert "something hangs; the process ends by force" in service.log
 
 
 def test_a_lost_gpu_ends_the_service_which_says_why_and_keeps_what_is_on_disk(
