@@ -17,7 +17,7 @@ from bench.serving_server import Server, server
 
 __all__ = ["BLOCK_TOKENS", "measure"]
 
-BLOCK_TOKENS = (16, 8, 32, 64)
+BLOCK_TOKENS = (8, 16, 32, 64)
 USUAL = 16
 MEMORY_TOKENS = 8192
 
@@ -34,18 +34,32 @@ class Load:
 
 
 LOADS = (
-    Load(name="short prompts", clients=8, requests=16, shared_tokens=0, own_tokens=45, answer_tokens=20),
+    Load(
+        name="short prompts, 20 tokens of them shared",
+        clients=8,
+        requests=16,
+        shared_tokens=20,
+        own_tokens=25,
+        answer_tokens=20,
+    ),
     Load(
         name="long prompts, half of them shared",
         clients=2,
-        requests=5,
+        requests=4,
         shared_tokens=500,
         own_tokens=500,
         answer_tokens=8,
     ),
 )
 QUICK_LOADS = (
-    Load(name="short prompts", clients=4, requests=8, shared_tokens=0, own_tokens=45, answer_tokens=8),
+    Load(
+        name="short prompts, 20 tokens of them shared",
+        clients=4,
+        requests=8,
+        shared_tokens=20,
+        own_tokens=25,
+        answer_tokens=8,
+    ),
     Load(
         name="long prompts, half of them shared",
         clients=2,
@@ -68,19 +82,24 @@ def measure(bench: Bench) -> Iterator[Row]:
             measure_closed(each, [Job(turns=(bench.prompts.take(40),), answer_tokens=2)], 1)
         for load in QUICK_LOADS if bench.quick else LOADS:
             found: dict[int, list[Measured]] = {size: [] for size in BLOCK_TOKENS}
-            for _ in range(rounds):
-                for size, measured in _round(bench, load, servers).items():
+            for turn in range(rounds):
+                for size, measured in _round(bench, load, servers, turn).items():
                     found[size].append(measured)
             yield from _rows(load, found)
 
 
-def _round(bench: Bench, load: Load, servers: Mapping[int, Server]) -> dict[int, Measured]:
-    beginning = bench.prompts.take(load.shared_tokens) if load.shared_tokens else ()
+def _round(bench: Bench, load: Load, servers: Mapping[int, Server], turn: int) -> dict[int, Measured]:
+    """All servers, one after the other; another one is the first in each round."""
+    beginning = bench.prompts.take(load.shared_tokens)
     jobs = [
         Job(turns=((*beginning, *bench.prompts.take(load.own_tokens)),), answer_tokens=load.answer_tokens)
-        for _ in range(load.requests)
+        for _ in range(1 + load.requests)
     ]
-    return {size: measure_closed(each, jobs, load.clients) for size, each in servers.items()}
+    # The first computes the beginning, alone: two at once would both, now and then.
+    for each in servers.values():
+        measure_closed(each, jobs[:1], 1)
+    order = [BLOCK_TOKENS[(turn + place) % len(BLOCK_TOKENS)] for place in range(len(BLOCK_TOKENS))]
+    return {size: measure_closed(servers[size], jobs[1:], load.clients) for size in order}
 
 
 def _rows(load: Load, found: Mapping[int, list[Measured]]) -> Iterator[Row]:
