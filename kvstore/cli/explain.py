@@ -96,7 +96,7 @@ def _notes(answer: Answer, request: pb.ListDecisionsRequest, source: Source) -> 
             "that others have taken its place (the last 4,096 of each kind are remembered, since the start)."
         )
     else:
-        yield f"{asked}: not known, neither there now nor in any decision that is remembered since the start."
+        yield f"{asked}: not known, neither there nor in any decision since the start that is remembered."
         yield from _advice(request, source)
 
 
@@ -121,8 +121,8 @@ def _advice(request: pb.ListDecisionsRequest, source: Source) -> Iterator[str]:
                 + "."
             )
     yield (
-        "Try it without --session, --sequence and --engine for all; `kvstore status` shows engines; what was "
-        "before a restart is in the journal (--journal FOLDER), if there was one."
+        "Try it without --session, --sequence and --engine for all; `kvstore status` shows the engines of a "
+        "service, and what was before its start is in its journal, if it has one (--journal FOLDER)."
     )
 
 

@@ -16,6 +16,7 @@ from kvstore.core.late import LateFrames
 from kvstore.core.memory import Memory
 from kvstore.core.shares import NOBODY
 from kvstore.core.types import ASKED, BACKGROUND, COPY, CPU, DISK, GPU, LOAD, NEEDED, PREFETCH, READ, Tier
+from kvstore.core.waiting import Waiting
 
 __all__ = ["Choosing"]
 
@@ -31,13 +32,20 @@ class Choosing:
     """Passes over what needs nothing any more, and takes target frames for the rest."""
 
     def __init__(
-        self, config: StoreConfig, memory: Memory, lanes: Lanes, late: LateFrames, ahead: Ahead
+        self,
+        config: StoreConfig,
+        memory: Memory,
+        lanes: Lanes,
+        late: LateFrames,
+        ahead: Ahead,
+        waiting: Waiting,
     ) -> None:
         self._config = config
         self._memory = memory
         self._lanes = lanes
         self._late = late
         self._ahead = ahead
+        self._waiting = waiting
         # Rows that were to be read while the device is stuck, or for which no room can be made.
         self.refused: list[int] = []
 
@@ -80,9 +88,13 @@ class Choosing:
         if self._late.too_many:
             self.refuse(rows)
             return NO_ROWS
-        fitting, lacking = self._take_frames(CPU, rows, WHY_READ)
+        fitting, lacking = self._take_frames(CPU, rows, lambda: self._to_read(rows))
         lane.put_back(lacking)
         return fitting
+
+    def _to_read(self, rows: Rows) -> Purpose:
+        """For those who wait for them."""
+        return Purpose(WHY_READ, self._waiting.who(GPU, rows))
 
     def _wanted(self, rows: Rows) -> NDArray[np.bool_]:
         """Whether a GPU frame waits to be filled and no transfer fills it yet."""
@@ -108,7 +120,7 @@ class Choosing:
             self._ahead.shed(rows)
             return NO_ROWS
         spare = self._config.cpu_frames_reserved
-        fitting, lacking = self._take_frames(CPU, rows, WHY_AHEAD, spare, in_background=True)
+        fitting, lacking = self._take_frames(CPU, rows, lambda: Purpose(WHY_AHEAD), spare, in_background=True)
         lane.put_back(lacking)
         return fitting
 
@@ -133,7 +145,9 @@ class Choosing:
         cached = cached[self._parent_is(below, cached)]
         cached = cached[~blocks.unwanted[cached]]
         spare = self._config.cpu_frames_reserved
-        fitting, lacking = self._take_frames(CPU, cached, WHY_COPY, spare, in_background=True)
+        fitting, lacking = self._take_frames(
+            CPU, cached, lambda: Purpose(WHY_COPY), spare, in_background=True
+        )
         # The others are spared for their copy no more.
         self._memory.room_was_made |= cached.size < asked
         waiting = blocks.to_disk[lacking] | blocks.undecided[lacking]
@@ -159,7 +173,7 @@ class Choosing:
         parents = blocks.parent[rows]
         parents = np.unique(parents[parents != NO_ROW])
         blocks.pin(DISK, parents)
-        fitting, lacking = self._take_frames(DISK, rows, WHY_WRITE)
+        fitting, lacking = self._take_frames(DISK, rows, lambda: Purpose(WHY_WRITE))
         blocks.unpin(DISK, parents)
         if lacking.size:
             self._shed(lacking, for_good=not fitting.size and not blocks.pins[DISK].any())
@@ -197,10 +211,16 @@ class Choosing:
         self._lanes[COPY, BACKGROUND].resume()
 
     def _take_frames(
-        self, tier: Tier, rows: Rows, why: str, spare: int = 0, *, in_background: bool = False
+        self,
+        tier: Tier,
+        rows: Rows,
+        purpose: Callable[[], Purpose],
+        spare: int = 0,
+        *,
+        in_background: bool = False,
     ) -> tuple[Rows, Rows]:
         """Target frames for as many of the leading rows, of each tenant, as there is room for, by halves;
-        and the other rows. `why`: what they are for, in words."""
+        and the other rows."""
         memory = self._memory
         groups = memory.shares.by_tenant(rows) if memory.shares.are_shared else [(NOBODY, rows)]
         fitting, lacking = [NO_ROWS], [NO_ROWS]
@@ -211,7 +231,7 @@ class Choosing:
                     make_room,
                     memory,
                     tier,
-                    purpose=lambda: Purpose(why),
+                    purpose=purpose,
                     spare=spare,
                     domain=domain,
                     in_background=in_background,

@@ -35,6 +35,7 @@ from kvstore.core.types import (
     Tier,
     TransferId,
 )
+from kvstore.core.waiting import Waiting
 from kvstore.core.yielding import Yielding
 
 __all__ = ["Links"]
@@ -64,7 +65,9 @@ class Links:
         self.late = LateFrames(config, memory)
         self.ahead = Ahead(config, memory, self.lanes)
         self.yielding = Yielding(config, self.lanes, is_waiting)
-        self._choosing = Choosing(config, memory, self.lanes, self.late, self.ahead)
+        # Who waits for which block to move.
+        self.waiting = Waiting()
+        self._choosing = Choosing(config, memory, self.lanes, self.late, self.ahead, self.waiting)
         self.refused = self._choosing.refused
         self.transfers = Transfers(memory, self.lanes, self.late, self.ahead)
 

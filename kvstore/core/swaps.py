@@ -17,7 +17,6 @@ from kvstore.core.swaps_out import SwapsOut
 from kvstore.core.transfers import Moved
 from kvstore.core.tree import with_descendants
 from kvstore.core.types import COPY, GPU, LOAD, READ, SWAPPING_IN, SWAPPING_OUT, WRITE, Rows, Tier
-from kvstore.core.waiting import Waiting
 
 __all__ = ["Swaps"]
 
@@ -33,7 +32,7 @@ class Swaps:
         self._links = links
         # Told each sequence whose state has changed other than in the answer to its engine.
         self._moved = moved
-        self.waiting = Waiting()
+        self.waiting = links.waiting
         self.out = SwapsOut(config, memory, links, self.waiting, moved)
         self.into = SwapsIn(config, memory, links, self.waiting, self.out)
 

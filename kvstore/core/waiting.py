@@ -33,6 +33,11 @@ class Waiting:
                         del self._sequences[tier, row]
         sequence.waits = 0
 
+    def who(self, tier: Tier, rows: Rows) -> list[Sequence]:
+        """Those who wait for any of these, once each."""
+        waiting = [sequence for row in rows.tolist() for sequence in self._sequences.get((tier, row), ())]
+        return list(dict.fromkeys(waiting))
+
     def rows(self) -> dict[Sequence, list[tuple[Tier, int]]]:
         """Who waits for what."""
         waiting: dict[Sequence, list[tuple[Tier, int]]] = {}

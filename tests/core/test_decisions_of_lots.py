@@ -111,7 +111,7 @@ def test_each_reason_for_which_the_cpu_tier_makes_room_has_words_of_its_own(swap
     caller.world.drain()
     found = [each for each in told(caller, kind="evict") if reason in each.decision.reason]
     assert found
-    assert [[party.sequence for party in each.room_for] for each in found] == [[1] if swaps else []]
+    assert [[party.sequence for party in each.room_for] for each in found] == [[1]]
 
 
 def test_what_a_lot_was_worth_and_what_stays_is_told() -> None:
