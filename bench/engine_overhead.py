@@ -6,8 +6,9 @@ The same engine twice in one process, with the same model and the same eight seq
 where each step is sent while the pass before it runs, and over the in-process paged cache of `--kv paged`, of
 which each step costs microseconds; both as `kvstore-engine serve` has them. They take turns step by step,
 and the first of two changes with each pair; of a round the lower quartile counts, which the work of others
-disturbs less than the median. Told beside the whole is the part of a step that is not the forward pass, of
-which the service's share can be seen where machines are too noisy for the whole.
+disturbs less than the median. Told beside the whole are the part of a step that is not the forward pass, and
+the CPU time of the engine's process, in which the service's share can be seen where machines are too noisy
+for the whole.
 """
 
 import random
@@ -82,20 +83,22 @@ class Decoding:
             self.engine.step()
         self.steps: list[float] = []
         self.outside: list[float] = []
+        self.cpu: list[float] = []
 
     def step(self) -> None:
-        began = time.perf_counter()
+        began, cpu_began = time.perf_counter(), time.process_time()
         news = self.engine.step()
-        took = time.perf_counter() - began
+        took, cpu_took = time.perf_counter() - began, time.process_time() - cpu_began
         if len(news) != SEQUENCES:
             raise SystemExit(f"a step has decoded {len(news)} sequences, not {SEQUENCES}")
         self.steps.append(1e3 * took)
         self.outside.append(1e3 * (took - self._device.forward_seconds))
+        self.cpu.append(1e3 * cpu_took)
 
-    def take(self) -> tuple[float, float]:
-        """Quartiles of what was noted since: of whole steps, and of what is outside the forward pass."""
-        taken = quantiles(self.steps)[0], quantiles(self.outside)[0]
-        self.steps, self.outside = [], []
+    def take(self) -> tuple[float, float, float]:
+        """Quartiles of what was noted since: of whole steps, outside the forward pass, and of CPU time."""
+        taken = quantiles(self.steps)[0], quantiles(self.outside)[0], quantiles(self.cpu)[0]
+        self.steps, self.outside, self.cpu = [], [], []
         return taken
 
 
@@ -122,7 +125,9 @@ def measure(quick: bool) -> Iterator[Row]:
         for _ in range(rounds):
             _in_turns(ours.step, plain.step, STEPS)
             taken.append((*ours.take(), *plain.take()))
-    steps, outside, plain_steps, plain_outside = (list(column) for column in zip(*taken, strict=True))
+    steps, outside, cpu, plain_steps, plain_outside, plain_cpu = (
+        list(column) for column in zip(*taken, strict=True)
+    )
     name = f"decode step of {SEQUENCES} sequences of SmolLM2, {PROMPT_TOKENS} tokens and more, float32"
     yield make_row(
         f"{name}, over kvstore [in process]",
@@ -133,6 +138,9 @@ def measure(quick: bool) -> Iterator[Row]:
     )
     yield make_row(
         "of it outside the forward pass, over kvstore [in process]", "ms", outside, reference=plain_outside
+    )
+    yield make_row(
+        "its CPU time in the engine's process, over kvstore [in process]", "ms", cpu, reference=plain_cpu
     )
     added = [
         100 * (ours_ms - plain_ms) / step_ms
