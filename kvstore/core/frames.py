@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from kvstore.core.blocks import NO_FRAME, NO_ROWS
+from kvstore.core.blocks import NO_ROWS
 from kvstore.core.lacking import Search
 from kvstore.core.memory import Memory
 from kvstore.core.operations import Decision
@@ -43,7 +43,7 @@ def grant_frames(
     blocks.hold(held)
     # What several ask for stands in it as often, and needs one frame; a policy is told of it once.
     once = blocks.distinct(held)
-    lacking = once[blocks.frame[GPU][once] == NO_FRAME]
+    lacking = once[~blocks.has_frame(GPU, once)]
     if not make_room(memory, GPU, lacking.size + fresh, spare, domain, held=held):
         blocks.unhold(held)
         return None
