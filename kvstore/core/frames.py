@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from msgspec import Struct
 
-from kvstore.core.blocks import NO_FRAME, NO_ROWS
+from kvstore.core.blocks import NO_ROWS
 from kvstore.core.decisions import Lot
 from kvstore.core.lacking import Search
 from kvstore.core.memory import Memory
@@ -56,7 +56,7 @@ def grant_frames(
     blocks.hold(held)
     # What several ask for stands in it as often, and needs one frame; a policy is told of it once.
     once = blocks.distinct(held)
-    lacking = once[blocks.frame[GPU][once] == NO_FRAME]
+    lacking = once[~blocks.has_frame(GPU, once)]
     if not make_room(memory, GPU, lacking.size + fresh, purpose, spare, domain, held=held):
         blocks.unhold(held)
         return None

@@ -7,7 +7,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from kvstore.core.admission import Admission, Precedence, Request
-from kvstore.core.blocks import all_of, concat
+from kvstore.core.blocks import all_of, any_of, concat
 from kvstore.core.config import StoreConfig
 from kvstore.core.effects import Admitted
 from kvstore.core.engines import Engine
@@ -268,7 +268,7 @@ class Granting:
         if self._memory.retained.has_any:
             self._memory.retained.renew(rows, self._memory.now)
         others = blocks.owner[rows] != owners
-        if np.count_nonzero(others):
+        if any_of(others):
             blocks.shared[rows[others]] = True
         all_on_gpu = all_of(blocks.valid[GPU][rows])
         tiers = [] if all_on_gpu else self._memory.replicas.best_tier(rows).tolist()

@@ -3,12 +3,14 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from kvstore.core.blocks import NO_ROW, Rows
+from kvstore.core.blocks import NO_ROW, Rows, all_of
 from kvstore.core.errors import check
 
 __all__ = ["FramePool", "Frames"]
 
 Frames = NDArray[np.intp]
+# What the table is compared with, as `blocks.ROWLESS`.
+UNOWNED = np.array(NO_ROW, np.int32)
 
 
 class FramePool:
@@ -35,7 +37,7 @@ class FramePool:
 
     def give(self, frames: Frames) -> None:
         """Takes frames back. Each must be owned: a second return is a bug, not a second free frame."""
-        check(np.count_nonzero(self.row[frames] == NO_ROW) == 0, "pool: a frame was given back twice")
+        check(all_of(self.row[frames] != UNOWNED), "pool: a frame was given back twice")
         self.row[frames] = NO_ROW
         self._free[self.free_count : self.free_count + frames.size] = frames
         self.free_count += frames.size
@@ -43,7 +45,7 @@ class FramePool:
 
     def withhold(self, frames: Frames) -> None:
         """Takes frames from their blocks, and keeps them from everybody."""
-        check(np.count_nonzero(self.row[frames] == NO_ROW) == 0, "pool: a free frame was withheld")
+        check(all_of(self.row[frames] != UNOWNED), "pool: a free frame was withheld")
         self.row[frames] = NO_ROW
         self.withheld_count += frames.size
         self.given_count += frames.size

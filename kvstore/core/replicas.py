@@ -6,7 +6,7 @@ order of eviction are kept in step.
 
 import numpy as np
 
-from kvstore.core.blocks import NO_FRAME, NO_OWNER, NO_ROW, Blocks
+from kvstore.core.blocks import NO_FRAME, NO_OWNER, NO_ROW, Blocks, any_of
 from kvstore.core.errors import check
 from kvstore.core.pool import FramePool, Frames
 from kvstore.core.ports import EvictionPolicy
@@ -65,7 +65,7 @@ class Replicas:
         if not rows.size:
             return
         blocks = self._blocks
-        check(np.count_nonzero(blocks.pins[tier][rows]) == 0, "a pinned frame was given back")
+        check(not np.count_nonzero(blocks.pins[tier][rows]), "a pinned frame was given back")
         blocks.changes += 1
         if tier is DISK:
             self.delete(rows[blocks.valid[tier][rows]])
@@ -98,7 +98,7 @@ class Replicas:
         on_gpu, on_cpu, _ = self._blocks.valid
         below = ~on_gpu[rows]
         best: Rows = below.astype(np.intp)
-        if np.count_nonzero(below):
+        if any_of(below):
             best[below] += ~on_cpu[rows[below]]
         return best
 

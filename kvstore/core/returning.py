@@ -8,7 +8,7 @@ from array import array
 
 import numpy as np
 
-from kvstore.core.blocks import NO_FRAME
+from kvstore.core.blocks import all_of
 from kvstore.core.config import StoreConfig
 from kvstore.core.links import Links
 from kvstore.core.memory import Memory
@@ -44,10 +44,10 @@ class Returning:
             return None
         # Most prompts that are found are found here: that is to cost two calls and no copy.
         blocks, rows = self._memory.blocks, np.frombuffer(found, np.intp)
-        if np.count_nonzero(blocks.valid[GPU].take(rows)) == len(found):
+        if all_of(blocks.valid[GPU].take(rows)):
             return None
-        on_gpu = blocks.frame[GPU][rows] != NO_FRAME
-        if np.count_nonzero(on_gpu) == rows.size:
+        on_gpu = blocks.has_frame(GPU, rows)
+        if all_of(on_gpu):
             return None
         tiers = np.where(on_gpu, GPU, np.where(blocks.valid[CPU][rows], CPU, DISK))
         begins = np.flatnonzero(np.diff(tiers, prepend=-1))
