@@ -16,7 +16,7 @@ from kvstore.core.sequences import session_owner
 from kvstore.core.sessions import Sessions
 from kvstore.core.swaps import Swaps
 from kvstore.core.types import COPY, CPU, DISK, WRITE, Retention
-from kvstore.core.uses import tell_over, tell_uses
+from kvstore.core.uses import Chains, tell_over, tell_uses
 
 __all__ = ["Settling"]
 
@@ -50,8 +50,9 @@ class Settling:
             return
         if publications := [fence for fence in passed if isinstance(fence, Publish)]:
             self._committing.publish(engine, publications)
+        chains: Chains = {}
         if uses := [fence for fence in passed if isinstance(fence, Used)]:
-            tell_uses(self._memory, uses)
+            chains = tell_uses(self._memory, uses)
         for fence in passed:
             if isinstance(fence, SwapOut):
                 self._swaps.out.begin(fence.sequence, fence.fence)
@@ -59,7 +60,7 @@ class Settling:
             self._release(releases)
         for fence in passed:
             if isinstance(fence, TurnEnd):
-                self._end_turn(fence)
+                self._end_turn(fence, chains)
             elif isinstance(fence, SessionEnd):
                 self._end_session(fence)
 
@@ -107,14 +108,19 @@ class Settling:
         copied = admission.admits(CPU, tails_first) | stored
         return tails_first[stored][::-1], tails_first[copied][::-1]
 
-    def _end_turn(self, end: TurnEnd) -> None:
+    def _end_turn(self, end: TurnEnd, chains: Chains) -> None:
         """Of its chain another may have published blocks first, under the same keys: what the turn computed
         went with its sequence, so these are the session's now, and are to outlive the service for it."""
         self._sessions.keep(end.domain, end.session, end.turn, end.keys)
         if not self._config.disk_frames:
             return
         blocks, owner = self._memory.blocks, session_owner(end.domain, end.session)
-        rows = np.array(self._memory.prefix.find_prefix(end.domain, end.keys, {}), np.intp)
+        known = chains.get((end.domain, end.keys[-1]))
+        if known is None:
+            rows = np.array(self._memory.prefix.find_prefix(end.domain, end.keys, {}), np.intp)
+        else:
+            # Some may have gone with others' references since they were looked up.
+            rows = known[blocks.indexed[known]]
         foreign = blocks.owner[rows] != owner
         waits = blocks.undecided[rows] & (end.retention is Retention.DEFAULT)
         rows = rows[foreign & (blocks.unwanted[rows] | ~(blocks.to_disk[rows] | waits))]
