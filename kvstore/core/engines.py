@@ -83,11 +83,13 @@ class TurnEnd(Struct, kw_only=True, eq=False):
 
 
 class Used(Struct, kw_only=True, eq=False):
-    """A sequence has ended that had these blocks, the first `found` of them when it began."""
+    """A sequence has ended that had these blocks, the first `found` of them when it began. `rows`: where it
+    had them; another may have published some of them first."""
 
     fence: StepNumber
     domain: DomainId
     keys: tuple[BlockKey, ...]
+    rows: "array[int]"
     found: int
     prompt_tokens: int
     answer_tokens: int

@@ -80,6 +80,7 @@ class Freeing:
                 fence=fence,
                 domain=sequence.domain,
                 keys=tuple(sequence.keys[: sequence.committed]),
+                rows=sequence.rows[: sequence.committed],
                 found=sum(sequence.found_tokens) // size,
                 prompt_tokens=sequence.prompt_tokens,
                 answer_tokens=sequence.token_count - sequence.prompt_tokens,

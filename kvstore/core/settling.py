@@ -17,7 +17,7 @@ from kvstore.core.sequences import session_owner
 from kvstore.core.sessions import Sessions
 from kvstore.core.swaps import Swaps
 from kvstore.core.types import COPY, CPU, DISK, WRITE, Retention, Tier
-from kvstore.core.uses import tell_over, tell_uses
+from kvstore.core.uses import Chains, tell_over, tell_uses
 
 __all__ = ["Settling"]
 
@@ -70,15 +70,16 @@ class Settling:
                     ends.append(fence)
         if publications:
             self._committing.publish(engine, publications)
+        chains: Chains = {}
         if uses:
-            tell_uses(self._memory, uses)
+            chains = tell_uses(self._memory, uses)
         for out in outs:
             self._swaps.out.begin(out.sequence, out.fence)
         if releases:
             self._release(releases)
         for end in ends:
             if isinstance(end, TurnEnd):
-                self._end_turn(end)
+                self._end_turn(end, chains)
             else:
                 self._end_session(end)
 
@@ -146,14 +147,19 @@ class Settling:
             memory.now, lot, memory.blocks.owner[rows], lambda: admission.told(target, rows)
         )
 
-    def _end_turn(self, end: TurnEnd) -> None:
+    def _end_turn(self, end: TurnEnd, chains: Chains) -> None:
         """Of its chain another may have published blocks first, under the same keys: what the turn computed
         went with its sequence, so these are the session's now, and are to outlive the service for it."""
         self._sessions.keep(end.domain, end.session, end.turn, end.keys)
         if not self._config.disk_frames:
             return
         blocks, owner = self._memory.blocks, session_owner(end.domain, end.session)
-        rows = np.array(self._memory.prefix.find_prefix(end.domain, end.keys, {}), np.intp)
+        known = chains.get((end.domain, end.keys[-1]))
+        if known is None:
+            rows = np.array(self._memory.prefix.find_prefix(end.domain, end.keys, {}), np.intp)
+        else:
+            # Some may have gone with others' references since they were looked up.
+            rows = known[blocks.indexed[known]]
         foreign = blocks.owner[rows] != owner
         waits = blocks.undecided[rows] & (end.retention is Retention.DEFAULT)
         rows = rows[foreign & (blocks.unwanted[rows] | ~(blocks.to_disk[rows] | waits))]

@@ -7,12 +7,13 @@ evicted.
 
 import numpy as np
 
+from kvstore.core.blocks import NO_ROW, NO_ROWS, concat
 from kvstore.core.engines import Used
 from kvstore.core.memory import Memory
 from kvstore.core.ports import KeyHashes, Use
 from kvstore.core.types import BlockKey, DomainId, Rows
 
-__all__ = ["key_hashes", "tell_over", "tell_uses"]
+__all__ = ["Chains", "key_hashes", "own_chains", "tell_over", "tell_uses"]
 
 # Of eight bytes each, in a key. It is a digest, so any of them will do.
 WORDS = 4
@@ -21,10 +22,19 @@ DOMAIN_FACTOR = 0x9E37_79B9_7F4A_7C15
 HASH_MASK = 0xFFFF_FFFF_FFFF_FFFF
 
 
-def tell_uses(memory: Memory, uses: list[Used]) -> None:
-    """After what publishes their blocks, and before their references end."""
-    for used in uses:
-        rows = np.array(memory.prefix.find_prefix(used.domain, used.keys, {}), np.intp)
+# Rows of chains, by domain and last key.
+Chains = dict[tuple[DomainId, BlockKey], Rows]
+
+
+def tell_uses(memory: Memory, uses: list[Used]) -> Chains:
+    """After what publishes their blocks, and before their references end. Returns the rows of their chains,
+    as far as they can be found."""
+    chains: Chains = {}
+    for used, own in zip(uses, own_chains(memory, uses), strict=True):
+        rows = own
+        if not rows.size:
+            rows = np.array(memory.prefix.find_prefix(used.domain, used.keys, {}), np.intp)
+        chains[used.domain, used.keys[-1]] = rows
         if rows.size:
             use = Use(
                 time=memory.now,
@@ -36,6 +46,32 @@ def tell_uses(memory: Memory, uses: list[Used]) -> None:
                 session_turn=used.turn,
             )
             memory.eviction.use(use)
+    return chains
+
+
+def own_chains(memory: Memory, uses: list[Used]) -> list[Rows]:
+    """Of each the rows that the sequence had, where these are what its keys lead to: each can be found and
+    hangs on the one before it, down to the last key. Else none. One look for all."""
+    blocks = memory.blocks
+    counts = np.array([len(used.rows) for used in uses])
+    rows = concat([used.rows for used in uses])
+    ends = np.cumsum(counts)
+    above = np.empty_like(rows)
+    above[1:] = rows[:-1]
+    above[(ends - counts)[counts > 0]] = NO_ROW
+    are_wrong = ~blocks.indexed[rows] | (blocks.parent[rows] != above)
+    if blocks.has_barred:
+        are_wrong |= blocks.barred[rows]
+    wrong = np.flatnonzero(are_wrong)
+    first_wrong = np.append(wrong, rows.size)[np.searchsorted(wrong, ends - counts)]
+    chains: list[Rows] = []
+    for used, begin, end, is_whole in zip(
+        uses, (ends - counts).tolist(), ends.tolist(), (first_wrong >= ends).tolist(), strict=True
+    ):
+        last = rows[end - 1] if begin < end == begin + len(used.keys) and is_whole else NO_ROW
+        is_own = last != NO_ROW and blocks.key[last] == used.keys[-1] and blocks.domain[last] == used.domain
+        chains.append(rows[begin:end] if is_own else NO_ROWS)
+    return chains
 
 
 def tell_over(memory: Memory, rows: Rows) -> None:

@@ -36,7 +36,7 @@ DEFAULTS: dict[str, float] = {
 class Fuzz(Simulation):
     """`turn()` goes one entry of the schedule further."""
 
-    def __init__(self, seed: int, **sizes: int) -> None:
+    def __init__(self, seed: int, **sizes: float) -> None:
         config = draw_config(seed, **DEFAULTS | sizes)
         super().__init__(config, draw_schedule(config, TURNS, START))
 

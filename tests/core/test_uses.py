@@ -1,15 +1,20 @@
 """What a policy that learns is told: each request, when it is over, with the blocks that can be found."""
 
 import numpy as np
+import pytest
 
+from kvstore.core.engines import Used
+from kvstore.core.memory import Memory
 from kvstore.core.operations import Allocate, AllocateResult, EndSession
 from kvstore.core.ports import Use
 from kvstore.core.store import Store
 from kvstore.core.types import DomainId, Retention, SequenceId, Tier
-from kvstore.core.uses import key_hashes
+from kvstore.core.uses import key_hashes, own_chains
 from kvstore.policy.eviction import Lru
 from kvstore.policy.swap import LengthThreshold
+from kvstore.sim.stores import EVICTIONS
 from tests.core.caller import Caller
+from tests.core.fuzz import Fuzz
 from tests.core.ops import commit, free, swap_out
 from tests.core.world import World, keys_of, make_store, text
 
@@ -209,3 +214,23 @@ def test_a_policy_is_told_once_of_a_block_that_two_requests_of_a_step_share() ->
     ]
     caller.step(*both)
     assert [len(rows) for rows in told] == [3]
+
+
+def test_what_is_told_is_what_the_keys_lead_to_wherever_the_sequence_had_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its own rows are told where they are these, and looked for where they are not."""
+    told = {True: 0, False: 0}
+
+    def look(memory: Memory, uses: list[Used]) -> list[np.ndarray]:
+        chains = own_chains(memory, uses)
+        for used, own in zip(uses, chains, strict=True):
+            found = memory.prefix.find_prefix(used.domain, used.keys, {}).tolist()
+            told[bool(own.size)] += bool(found)
+            assert not own.size or own.tolist() == found
+        return chains
+
+    monkeypatch.setattr("kvstore.core.uses.own_chains", look)
+    Fuzz(0, eviction=EVICTIONS.index("worth"), cpu_frames=12, disk_frames=20, forget_share=0.05).note()
+    assert told[True]
+    assert told[False]
