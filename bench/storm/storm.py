@@ -18,6 +18,8 @@ from kvstore.v1 import kvstore_pb2 as pb
 __all__ = ["ask_quietly", "calm", "storm"]
 
 CALM_SECONDS = 60.0
+# Of the engine, until nothing is left of those who have gone.
+STEPS_MAX = 300
 LOOK_SECONDS = 0.02
 
 
@@ -92,12 +94,14 @@ async def _kill(
 
 def calm(findings: Findings, usage: Callable[[], pb.Usage], answers: Callable[[], float]) -> pb.Usage:
     """Waits until all that was asked for has ended, and says what has not."""
-    end = time.monotonic() + CALM_SECONDS
+    end, first = time.monotonic() + CALM_SECONDS, usage().steps.steps
     while problems := _left_over(now := usage(), answers()):
         if time.monotonic() > end:
             findings.faults.append(f"{CALM_SECONDS:g} seconds after the storm: {', '.join(problems)}")
             break
         time.sleep(LOOK_SECONDS)
+    if (steps := now.steps.steps - first) > STEPS_MAX:
+        findings.faults.append(f"what was left of those who had gone went on for {steps} steps")
     return now
 
 

@@ -15,6 +15,8 @@ __all__ = ["WAYS", "Findings", "Setting", "Visitor"]
 
 OVERLOADED = "rate_limit_exceeded"
 PAUSE_SECONDS = 0.2
+# Of answers that nobody waits for: if they are not ended when their client goes, that shows.
+LONG_TOKENS = 1000
 # What visitors do, by the methods of `Visitor`, and how often.
 WAYS = {
     "stay": 40,
@@ -118,12 +120,13 @@ class Visitor:
     async def go_before_the_first_token(self) -> None:
         line = await self._open_line()
         ask = self._draw.choice(self._setting.asks)
-        await line.send(ask.path, {**ask.body, "stream": not ask.is_search})
+        await line.send(ask.path, {**_long(ask).body, "stream": not ask.is_search})
         await asyncio.sleep(self._draw.choice([0, 0.001, 0.01, 0.05]))
         await self.leave(is_cut=self._draw.random() < 0.5)
 
     async def go_in_the_middle(self) -> None:
-        await self._break_off(self._draw.choice([ask for ask in self._setting.asks if not ask.is_search]))
+        ask = self._draw.choice([ask for ask in self._setting.asks if not ask.is_search])
+        await self._break_off(_long(ask) if self._draw.random() < 0.5 else ask)
 
     async def _break_off(self, ask: Ask) -> None:
         await self._ask(ask, is_streamed=True, events_max=self._draw.choice([1, 2, 5, 20]))
@@ -212,6 +215,10 @@ class Visitor:
 
     def _fault(self, text: str) -> None:
         self._findings.faults.append(f"{self._name}: {text}")
+
+
+def _long(ask: Ask) -> Ask:
+    return ask if ask.is_search else Ask(path=ask.path, body={**ask.body, "max_tokens": LONG_TOKENS})
 
 
 def _shown(ask: Ask) -> str:

@@ -73,7 +73,7 @@ def start(folder: Path) -> Service:
 def shore(loaded: Loaded, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shore]:
     folder = tmp_path_factory.mktemp("storm")
     draw = random.Random(SEED)
-    asks, talks = draw_asks(draw, 16, "tiny", 120), draw_talks(draw, 3, "tiny", 30)
+    asks, talks = draw_asks(draw, 16, "tiny", 120), draw_talks(draw, 2, "tiny", 30)
     service = start(folder)
     try:
         with running(loaded, service, LIMITS) as server:
