@@ -4,7 +4,8 @@ SmolLM2 on two threads of a CPU, over HTTP, with streamed answers: contiguous, p
 What is compared runs in one call, mostly in turns, so that a ratio says something on a busy machine too. All
 parts are sized to take less than twenty minutes on two quiet cores; `--part NAME` runs one. `--quick` has the
 tiny model and small loads, some two minutes: whether all of it works, and no times. `--plots FOLDER` draws
-what the table at the end has. Ends with status 1 where a goal is not met, or an answer differs between set-ups.
+what the table at the end has. Ends with status 1 where a goal is not met, or answers of
+set-ups differ.
 """
 
 import argparse
