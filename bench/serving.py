@@ -2,14 +2,19 @@
 
 SmolLM2 on two threads of a CPU, over HTTP, with streamed answers: contiguous, paged, shared, tiered and full.
 What is compared runs in one call, mostly in turns, so that a ratio says something on a busy machine too. All
-parts take some eighteen minutes on two quiet cores; `--part NAME` runs one. `--quick` has the tiny model and
-small loads, two minutes in all: whether all of it works, and no times. `--plots FOLDER` draws what the table
-at the end has. Ends with status 1 where a goal is not met, or an answer differs between set-ups.
+parts are sized to take less than twenty minutes on two quiet cores; `--part NAME` runs one. `--quick` has the
+tiny model and small loads, some two minutes: whether all of it works, and no times. `--plots FOLDER` draws
+what the table at the end has. Ends with status 1 where a goal is not met, or answers of
+set-ups differ.
 """
 
 import argparse
+import signal
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import FrameType
+from typing import NoReturn
 
 from bench import (
     engine_overhead,
@@ -48,12 +53,12 @@ PARTS: dict[str, Callable[[Bench], Iterator[Row]]] = {
 }
 
 
-def main(parts: Sequence[str] | None = None) -> None:
+def main(flags: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog=f"python -m bench.{NAME}", description=__doc__)
     add_options(parser, NAME)
     parser.add_argument("--part", action="append", choices=PARTS, help="only these")
     parser.add_argument("--plots", type=Path, metavar="FOLDER", help="draw the table there, SVG and PNG")
-    arguments = parser.parse_args(parts)
+    arguments = parser.parse_args(flags)
     if arguments.plots:
         check_plots(arguments.plots)
     bench = Bench(arguments.quick)
@@ -73,5 +78,11 @@ def _measure(bench: Bench, arguments: argparse.Namespace) -> Iterator[Row]:
                     print(f"drawn: {path}")
 
 
+def _end(number: int, frame: FrameType | None) -> NoReturn:
+    sys.exit(128 + number)
+
+
 if __name__ == "__main__":
+    # So that no server outlives it.
+    signal.signal(signal.SIGTERM, _end)
     main()
