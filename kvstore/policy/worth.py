@@ -87,7 +87,7 @@ class Worth:
         request = (
             min(turn, TURN_MAX),
             bucket(use.prompt_tokens, first=1000, factor=4),
-            bucket(use.answer_tokens, first=24, factor=1.5),
+            bucket(use.answer_tokens, first=32, factor=2),
             1 + bucket(gap, first=4, factor=2, levels=7) if turn else 0,
             _new(use, known),
         )
