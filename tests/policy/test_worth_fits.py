@@ -99,7 +99,12 @@ def test_a_fit_in_steps_comes_to_the_same_as_one_at_once() -> None:
 def test_what_is_new_is_fitted_sooner_and_sooner_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     table, kinds = Returns(Kinds()), np.zeros(4, np.int16)
     begun: list[int] = []
-    monkeypatch.setattr(table, "_fit", lambda earlier, uses: begun.append(uses) or iter(()))
+
+    def begin(earlier: Iterator[int], uses: int) -> Iterator[int]:
+        begun.append(uses)
+        return earlier
+
+    monkeypatch.setattr(table, "_fit", begin)
     for index in range(64 * PERIOD):
         table.used(float(index), kinds)
     assert begun[:2] == [PERIOD_FIRST] * 2
