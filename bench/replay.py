@@ -3,8 +3,8 @@
 Tiers are exclusive, as a hierarchy of caches is: a block that is used comes to the uppermost, what has to
 leave there goes to the one below if it is admitted, and what leaves the last is gone. A request's blocks hit
 as far as an unbroken prefix of them is somewhere; what stands behind a miss is put in, or used, all the same.
-Room is made when a request is over, and what it has left may go as anything else: so a capacity is of what is
-cached, and what a request that runs needs comes on top of it.
+Room is made when a request is over, and it was told whether its session is; what it has left may go as
+anything else: so a capacity is of what is cached, and what a request that runs needs comes on top of it.
 """
 
 from collections.abc import Sequence
@@ -53,6 +53,7 @@ def replay(
         tiers.serve(request)
         for blocks in (hints or {}).get(index, ()):
             tiers.retire(blocks)
+        tiers.make_room()
     return tiers.counts
 
 
@@ -124,11 +125,14 @@ class _Tiers:
         )
         self._policy.use(use)
         self._policy.touch(gpu, rows[::-1])
-        self._make_room(gpu)
 
     def retire(self, blocks: NDArray[np.int64]) -> None:
         rows = self._row[blocks[::-1]]
         self._policy.retire(rows[rows != NOWHERE])
+
+    def make_room(self) -> None:
+        """After a request is over, and what is known of its session is told."""
+        self._make_room(self._tiers[0])
 
     def _make_room(self, tier: Tier) -> None:
         short = self._used[tier] - self._capacity[tier]

@@ -24,7 +24,7 @@ __all__ = [
     "bucket",
 ]
 
-# Of the request: its turn, tokens of prompt and of answer, time since the turn before, how much of it is new.
+# Of the request: its turn, tokens of prompt and of answer, time since the turn before, tokens that are new.
 # Of the block: how often it was used before, its depth in the chain and its distance from the tail, the mean
 # time between its uses, and in how many ways chains have gone on from it or from one that hangs on it.
 FEATURES = 10

@@ -32,9 +32,11 @@ __all__ = ["Returns"]
 HAZARD_MAX = 0.99
 # Reads that what is expected beforehand counts for in a kind's hazard.
 KIND_WEIGHT = 3000.0
-# Uses from one fit to the next: with many kinds, which come only slowly to be many, a fit is more work and
-# brings less. And what is left of a count after as many as there are at the least.
-PERIOD_MIN, KINDS_A_USE = 128, 64
+# Uses from one fit to the next, while the service is new, and later: what there is to learn from comes as a
+# share of what there was. With many kinds, which come only slowly to be many, a fit is more work and brings
+# less.
+PERIOD_FIRST, PERIOD, USES_A_PERIOD, KINDS_A_USE = 8, 128, 32, 64
+# What is left of a count after PERIOD uses.
 KEPT = 0.999
 # Effort is reckoned in kinds that are judged: of one step of a fit, and of what one use does of it (a step
 # more may be begun). So a fit takes a few uses as long as there are few kinds, a hundred with all of them.
@@ -63,8 +65,8 @@ class Returns:
         # Kinds whose worth was reckoned so far: what comes newly is, when one is asked for.
         self.judged = 0
         self._judge_new()
-        # Uses since the last fit was begun, and what is left to do of it.
-        self._now, self._uses = 0.0, 0
+        # All uses, those since the last fit was begun, and what is left to do of it.
+        self._now, self._all_uses, self._uses = 0.0, 0, 0
         self._steps: Iterator[int] = iter(())
 
     def read(self, kinds: NDArray[np.int16], ages: NDArray[np.float64]) -> None:
@@ -81,8 +83,9 @@ class Returns:
         self._runs.add(time, kinds)
         if self._kinds.count - self.judged >= STEP_EFFORT:
             self._judge_new()
+        self._all_uses += 1
         self._uses += 1
-        if self._uses >= max(PERIOD_MIN, self._kinds.count // KINDS_A_USE):
+        if self._uses >= self._period():
             self._steps, self._uses = self._fit(self._steps, self._uses), 0
         left = USE_EFFORT
         while left > 0 and (effort := next(self._steps, 0)):
@@ -103,6 +106,11 @@ class Returns:
         chance: NDArray[np.float64] = self._chance.ravel()[_flat(bins_of(ages), kinds)]
         return chance
 
+    def _period(self) -> int:
+        """Uses from the last fit to the next."""
+        by_uses = min(max(PERIOD_FIRST, self._all_uses // USES_A_PERIOD), PERIOD)
+        return max(by_uses, self._kinds.count // KINDS_A_USE)
+
     def _fit(self, earlier: Iterator[int], uses: int) -> Iterator[int]:
         """After so many uses. In steps, behind those of an earlier fit that are left; yields what each took.
         Hazards count as soon as they are judged."""
@@ -115,7 +123,7 @@ class Returns:
         count = self._kinds.count
         parts = [slice(begin, begin + STEP_EFFORT) for begin in range(0, count, STEP_EFFORT)]
         for kinds in parts:
-            self._take_stock(kinds, KEPT ** (uses / PERIOD_MIN))
+            self._take_stock(kinds, KEPT ** (uses / PERIOD))
             yield STEP_EFFORT
         yield from self._hazards.fit(self._seen[:, :count], self._unread[:, :count])
         for kinds in parts:

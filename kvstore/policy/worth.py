@@ -34,8 +34,9 @@ POOL_PARTS = 32
 # Where too few of these may go: so many times as many are judged.
 JUDGED_AGAIN = 4
 SAMPLE_RUNS = 32
-# Shares of a prompt that are new: buckets.
-NEW_EDGES = (0.05, 0.2, 0.6, 1.0)
+# Tokens of a prompt that are new, where it goes on from known blocks: buckets, and that of any other prompt.
+NEW_EDGES = (48, 128, 512, 1024, 2048, 8192)
+ALL_NEW = 1 + len(NEW_EDGES)
 # Turns from here on are alike.
 TURN_MAX = 5
 # Of a chat: what is remembered of a turn's number. A prompt that is asked again goes on from itself.
@@ -90,7 +91,7 @@ class Worth:
             bucket(use.prompt_tokens, first=1000, factor=4),
             bucket(use.answer_tokens, first=32, factor=2),
             1 + bucket(gap, first=4, factor=2, levels=7) if turn else 0,
-            bisect_right(NEW_EDGES, 1 - known / use.rows.size),
+            _new(use, known),
         )
         uses = (np.minimum(ghost["uses"], COUNTED - 1) + 1) * is_known
         gaps = _mean_gaps(ghost["gap"], ages, is_known)
@@ -220,6 +221,14 @@ class Worth:
         if known.size < last["length"] - 1:
             return 0, gap
         return min(int(last["turn"]) + 1, TURNS_COUNTED), gap
+
+
+def _new(use: Use, known: int) -> int:
+    """How many tokens of a prompt are new, after so many blocks that are known: a bucket. A lone block is
+    anybody's."""
+    if known < 2:
+        return ALL_NEW
+    return bisect_right(NEW_EDGES, use.prompt_tokens * (1 - known / use.rows.size))
 
 
 def _mean_gaps(

@@ -49,6 +49,18 @@ def test_children_are_the_different_blocks_that_followed() -> None:
     assert policy._kinds.levels[CHILDREN, kinds].tolist() == [2, 2, 0]
 
 
+# Where a kind's tokens that are new stand.
+NEW = 4
+
+
+def test_what_is_new_is_told_in_tokens_and_not_as_a_share() -> None:
+    """One block more is 512 tokens, after two blocks as after twenty. A lone block is anybody's."""
+    short, long = [1, 2], list(range(100, 120))
+    policy = made((0.0, short), (1.0, long), (2.0, [*short, 3]), (3.0, [*long, 120]), (4.0, [1, 4, 5]))
+    after = policy._kinds.levels[NEW, policy._kind[[3, 120, 5]]].tolist()
+    assert after == [worth_module.NEW_EDGES.index(512) + 1] * 2 + [worth_module.ALL_NEW]
+
+
 def test_uses_and_children_are_counted_so_far_and_no_further() -> None:
     policy = made(*((float(index), [1, 2, 1_000 + index]) for index in range(600)))
     assert remembered(policy, [1, 2], "uses") == [255, 255]

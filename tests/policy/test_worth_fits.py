@@ -11,7 +11,7 @@ import pytest
 from kvstore.policy import returns
 from kvstore.policy.ages import BINS, EDGES, RUNS_AT_ONCE, RUNS_MAX, Runs
 from kvstore.policy.kinds import COARSE_MAX, KINDS_MAX, Kinds
-from kvstore.policy.returns import KINDS_A_USE, PERIOD_MIN, STEP_EFFORT, USE_EFFORT, Returns
+from kvstore.policy.returns import KINDS_A_USE, PERIOD, PERIOD_FIRST, STEP_EFFORT, USE_EFFORT, Returns
 from kvstore.policy.worth import Worth
 from tests.policy.uses import use
 
@@ -34,7 +34,7 @@ def all_kinds() -> Kinds:
 
 
 # Uses from one fit to the next, with all of them.
-PERIOD = max(PERIOD_MIN, all_kinds().count // KINDS_A_USE)
+FULL_PERIOD = max(PERIOD_FIRST, all_kinds().count // KINDS_A_USE)
 
 
 def watched(table: Returns, monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -60,11 +60,11 @@ def test_no_use_does_much_of_a_fit_and_each_fit_comes_to_its_end(monkeypatch: py
     looked = watched(table, monkeypatch)
     come = count_aged(table, monkeypatch)
     total = 0
-    for index in range(6 * PERIOD):
+    for index in range(6 * FULL_PERIOD):
         looked.clear()
         come.clear()
         kinds = generator.permutation(KINDS_MAX)[: RUNS_MAX // 128].astype(np.int16)
-        table.used(float(index if index < 3 * PERIOD else index + 10_000), kinds)
+        table.used(float(index if index < 3 * FULL_PERIOD else index + 10_000), kinds)
         assert sum(looked) < USE_EFFORT + STEP_EFFORT
         assert sum(come) < 8 * RUNS_AT_ONCE
         total += sum(looked)
@@ -79,7 +79,7 @@ def test_a_use_costs_the_same_however_much_was_learned() -> None:
     policy._kinds = kinds = all_kinds()
     policy.returns = Returns(kinds)
     calls = []
-    for index in range(2 * PERIOD):
+    for index in range(2 * FULL_PERIOD):
         rows = np.sort(generator.choice(4_000, 200, replace=False))
         before, made = kinds.count, count_calls(partial(use, policy, 7.0 * index, rows, rows))
         # What is new is put down block by block, each once in the life of the policy.
@@ -123,17 +123,33 @@ def test_a_fit_in_steps_comes_to_the_same_as_one_at_once() -> None:
     tables = [Returns(all_kinds()) for _ in range(2)]
     for table in tables:
         generator = np.random.default_rng(3)
-        for index in range(PERIOD):
+        for index in range(FULL_PERIOD):
             kinds = generator.permutation(KINDS_MAX)[:50].astype(np.int16)
             table.used(10.0 * index, kinds)
             table.read(kinds[:9], np.full(9, 30.0))
     stepwise, at_once = tables
     finish(at_once._steps)
-    for _ in range(PERIOD - 1):
-        stepwise.used(10.0 * PERIOD, np.zeros(1, np.int16))
+    for _ in range(FULL_PERIOD - 1):
+        stepwise.used(10.0 * FULL_PERIOD, np.zeros(1, np.int16))
     assert stepwise._seen == pytest.approx(at_once._seen)
     assert stepwise.hazard == pytest.approx(at_once.hazard)
     assert not np.allclose(at_once.hazard, returns.Returns(Kinds()).hazard[:, :1])
+
+
+def test_what_is_new_is_fitted_sooner_and_sooner_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    table, kinds = Returns(Kinds()), np.zeros(4, np.int16)
+    begun: list[int] = []
+
+    def begin(earlier: Iterator[int], uses: int) -> Iterator[int]:
+        begun.append(uses)
+        return earlier
+
+    monkeypatch.setattr(table, "_fit", begin)
+    for index in range(64 * PERIOD):
+        table.used(float(index), kinds)
+    assert begun[:2] == [PERIOD_FIRST] * 2
+    assert begun == sorted(begun)
+    assert begun[-2:] == [PERIOD] * 2
 
 
 def finish(steps: Iterator[int]) -> None:

@@ -2,11 +2,12 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from bench.policy_cases import GENERATORS, case_of, chats, ended_sessions
 from bench.replay import replay
-from bench.traces import Trace
+from bench.traces import Request, Trace
 from kvstore.core.types import CPU, DISK
 from kvstore.policy.admission import WATCHED_SECONDS, AdmitByChance
 from kvstore.policy.arc import Arc
@@ -41,6 +42,24 @@ def test_hints_help() -> None:
     hints = ended_sessions(trace, 0.6, 1)
     plain, hinted = (replay(trace, Worth(), [1_000], hints=each).hit_rate for each in (None, hints))
     assert hinted > 1.1 * plain
+
+
+def test_that_a_session_is_over_is_told_before_its_blocks_make_room() -> None:
+    """So of a last prompt that the tier can't hold nothing is written below."""
+    blocks = np.arange(40).reshape(5, 8)
+    requests = [
+        Request(time=float(index), prompt_tokens=4_096, answer_tokens=100, blocks=each)
+        for index, each in enumerate(blocks)
+    ]
+    trace = Trace(name="prompts of eight blocks", requests=requests, block_count=40)
+    hints = {index: [request.blocks] for index, request in enumerate(requests)}
+
+    def written(told: dict) -> int:
+        worth = Worth()
+        admission = AdmitByChance(worth, {CPU: 0.1})
+        return replay(trace, worth, [5, 40], admission=admission, hints=told).put[CPU]
+
+    assert written(hints) == 0 < written({})
 
 
 def test_admission_saves_writes_and_keeps_chains_whole() -> None:
