@@ -35,7 +35,7 @@ KIND_WEIGHT = 3000.0
 # Uses from one fit to the next, while the service is new, and later: what there is to learn from comes as a
 # share of what there was. With many kinds, which come only slowly to be many, a fit is more work and brings
 # less.
-PERIOD_FIRST, PERIOD, USES_A_PERIOD, KINDS_A_USE = 8, 128, 24, 64
+PERIOD_FIRST, PERIOD, USES_A_PERIOD, KINDS_A_USE = 8, 128, 32, 64
 # What is left of a count after PERIOD uses.
 KEPT = 0.999
 # Effort is reckoned in kinds that are judged: of one step of a fit, and of what one use does of it (a step
