@@ -26,7 +26,7 @@ __all__ = ["FIRST", "Hazards"]
 # the less the longer it was not read, as for `Lru`.
 FIRST = 1 - ((1 + EDGES) / (1 + EDGES + WIDTHS)) ** 0.2
 # Reads that what is expected beforehand counts for: the pooled shape, a stratum's own, a factor, a bend.
-POOL_WEIGHT, SHAPE_WEIGHT, FACTOR_WEIGHT, BEND_WEIGHT = 50.0, 200.0, 90.0, 1000.0
+POOL_WEIGHT, SHAPE_WEIGHT, FACTOR_WEIGHT, BEND_WEIGHT = 100.0, 400.0, 90.0, 1000.0
 FACTOR_MIN, FACTOR_MAX = 0.02, 20.0
 SWEEPS = 2
 # In one step all kinds are looked at, of so many in the time that it takes to judge one.
