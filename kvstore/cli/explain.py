@@ -14,7 +14,7 @@ from google.protobuf.json_format import MessageToDict
 
 from kvstore.cli.explain_sources import Answer, ask, recall
 from kvstore.cli.explain_words import describe
-from kvstore.cli.texts import check_text, counted
+from kvstore.cli.texts import check_text, counted, shown
 from kvstore.client.address import default_address
 from kvstore.v1 import kvstore_pb2 as pb
 
@@ -102,7 +102,7 @@ def _notes(answer: Answer, request: pb.ListDecisionsRequest, source: Source) -> 
 
 def _named(request: pb.ListDecisionsRequest) -> str:
     parts = [
-        f"session {request.session}" if request.session else "",
+        f"session {shown(request.session)}" if request.session else "",
         f"sequence {request.sequence}" if request.sequence else "",
         f"engine {request.engine}" if request.engine else "",
     ]
@@ -116,7 +116,7 @@ def _advice(request: pb.ListDecisionsRequest, source: Source) -> Iterator[str]:
         close = get_close_matches(request.session, names, NAMES_TOLD) or names[:NAMES_TOLD]
         if close:
             yield (
-                f"Sessions in decisions: {', '.join(close)}"
+                f"Sessions in decisions: {', '.join(map(shown, close))}"
                 + (", …" if len(names) > len(close) else "")
                 + "."
             )

@@ -4,7 +4,7 @@ thought to be worth."""
 from collections.abc import Iterator
 
 from kvstore.cli.explain_figures import Inputs, span
-from kvstore.cli.texts import counted
+from kvstore.cli.texts import counted, shown
 from kvstore.v1 import kvstore_pb2 as pb
 
 __all__ = ["admit_lines", "evict_lines"]
@@ -71,7 +71,7 @@ def admit_lines(decision: pb.Decision, inputs: Inputs) -> Iterator[str]:
 def _for_whom(decision: pb.Decision) -> str:
     """The sequences, by number and session."""
     named = [
-        f"{each.sequence}" + (f" of session {each.session}" if each.session else "")
+        f"{each.sequence}" + (f" of session {shown(each.session)}" if each.session else "")
         for each in decision.room_for
     ]
     return f" (sequence{'s' if len(named) > 1 else ''} {', '.join(named)})" if named else ""
@@ -80,7 +80,7 @@ def _for_whom(decision: pb.Decision) -> str:
 def _whose(decision: pb.Decision, inputs: Inputs) -> Iterator[str]:
     of_sessions = inputs.count("blocks_of_sessions")
     mine = inputs.count("blocks_of_this_session")
-    named = [f"{each.session} {each.blocks:,}" for each in decision.blocks_of]
+    named = [f"{shown(each.session)} {each.blocks:,}" for each in decision.blocks_of]
     known = sum(each.blocks for each in decision.blocks_of)
     if of_sessions > known:
         named.append(f"of sessions that are not known by name {of_sessions - known:,}")

@@ -10,6 +10,8 @@ from kvstore.client.client import Client
 from kvstore.v1 import kvstore_pb2 as pb
 
 if TYPE_CHECKING:
+    from kvstore.core.explaining import Explaining
+    from kvstore.core.types import EngineId
     from kvstore.observe.reading import Run
 
 __all__ = ["Answer", "ask", "recall"]
@@ -40,6 +42,8 @@ def recall(path: Path, request: pb.ListDecisionsRequest, limit: int) -> Answer:
     # Imported here: to ask a service no core has to be loaded.
     from kvstore.core.errors import JournalInvalid
     from kvstore.observe.reading import find_runs
+    from kvstore.observe.replay import remake
+    from kvstore.server.decisions import check_one_engine, engines_named
 
     runs = [run for run in find_runs(path) if run.whole]
     if not runs:
@@ -50,13 +54,19 @@ def recall(path: Path, request: pb.ListDecisionsRequest, limit: int) -> Answer:
             remedy="name a folder of `kvstore serve --journal` whose first segment is still there",
         )
     answer = Answer([], 0, known=False)
-    for page in map(_page_of, reversed(runs)):
+    engines: set[EngineId] = set()
+    for run in reversed(runs):
+        explaining = remake(run).explaining
+        page = _page_of(run, explaining)
+        engines.update(engines_named(request.engine, explaining))
         left = limit - len(answer.decisions)
         is_enough = bool(limit) and left <= 0
         # Where there are enough, it is counted how many more there are.
         more = _take(page, request, 1 if is_enough else left if limit else 0)
         decisions = answer.decisions + ([] if is_enough else more.decisions)
         answer = Answer(decisions, answer.total + more.total, known=answer.known or more.known)
+    # Each run has engines of its own.
+    check_one_engine(request.engine, sorted(engines))
     return answer
 
 
@@ -76,11 +86,10 @@ def _take(page: Page, request: pb.ListDecisionsRequest, limit: int) -> Answer:
             return Answer(decisions, total, known)
 
 
-def _page_of(run: "Run") -> Page:
-    from kvstore.observe.replay import remake
+def _page_of(run: "Run", explaining: "Explaining") -> Page:
     from kvstore.server.decisions import list_decisions
 
-    heading, explaining = run.heading, remake(run).explaining
+    heading = run.heading
 
     def time_of(core_time: float) -> Timestamp:
         moment = Timestamp()

@@ -6,7 +6,7 @@ from textwrap import wrap
 from kvstore.cli.explain_figures import Inputs
 from kvstore.cli.explain_lots import admit_lines, evict_lines
 from kvstore.cli.explain_moves import restore_lines, swap_lines
-from kvstore.cli.texts import ENGINE_CHARACTERS
+from kvstore.cli.texts import ENGINE_CHARACTERS, shown
 from kvstore.v1 import kvstore_pb2 as pb
 
 __all__ = ["describe", "short_engine"]
@@ -50,7 +50,7 @@ def _headline(decision: pb.Decision) -> str:
     whom = [decision.kind]
     if decision.sequence:
         whom.append(f"of sequence {decision.sequence}")
-    about = [f"session {decision.session}"] if decision.session else []
+    about = [f"session {shown(decision.session)}"] if decision.session else []
     if decision.engine:
         about.append(f"engine {short_engine(decision.engine)}")
     if decision.tenant:

@@ -17,6 +17,20 @@ def check_drawing(path: Path) -> None:
     """Before hours are spent on what can't be drawn."""
     if not path.parent.is_dir():
         raise ConfigInvalid("no such folder", field="--sweep", value=path, remedy="make it first")
+    if path.is_dir():
+        raise ConfigInvalid(
+            "a folder", field="--sweep", value=path, remedy=f"name the drawing too: {path / 'hits'}"
+        )
+    for target in _targets(path):
+        there = target.exists()
+        try:
+            target.open("ab").close()
+        except OSError as error:
+            what = f"{target} can't be written: {error.strerror}"
+            remedy = "name a file that you may write"
+            raise ConfigInvalid(what, field="--sweep", value=path, remedy=remedy) from error
+        if not there:
+            target.unlink()
     if find_spec("matplotlib") is None:
         raise ConfigInvalid(
             "a drawing needs the package matplotlib",
@@ -47,7 +61,10 @@ def draw(points: Sequence[Point], title: str, path: Path) -> Iterator[Path]:
     axes.set_title(title)
     axes.grid(alpha=0.3)
     axes.legend()
-    for suffix in (".svg", ".png"):
-        target = path.with_name(path.name.removesuffix(suffix) + suffix)
+    for target in _targets(path):
         figure.savefig(target, dpi=150)
         yield target
+
+
+def _targets(path: Path) -> list[Path]:
+    return [path.with_name(path.name.removesuffix(suffix) + suffix) for suffix in (".svg", ".png")]

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from kvstore.cli.texts import counted
+from kvstore.cli.texts import counted, shown
 from kvstore.core.errors import JournalInvalid
 from kvstore.observe.comparing import differences, outcome_words
 from kvstore.observe.reading import Run, find_runs
@@ -60,7 +60,7 @@ def replay(
             lines, is_known = tell_story(run, selector)
             stories.add(TOLD if is_known else UNKNOWN)
             for line in lines if is_known else [f"nothing is known of {story}", *lines]:
-                typer.echo(f"  {line}")
+                typer.echo(f"  {shown(line)}")
         if run.torn:
             typer.echo(f"  {run.torn}: left out")
     if stories:

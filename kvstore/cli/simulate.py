@@ -105,7 +105,7 @@ def simulate(
         float | None, typer.Option(min=0, help="Begin no run after so long.", rich_help_panel=FUZZ)
     ] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Processes.", rich_help_panel=FUZZ)] = 1,
-    stride: Annotated[int, typer.Option(hidden=True, help="Take only each so-manieth seed.")] = 1,
+    stride: Annotated[int, typer.Option(hidden=True, min=1, help="Take only each so-manieth seed.")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON: one object a run, no bar.")] = False,
 ) -> None:
     """Plan before you buy: what tiers of these sizes would make of a recorded trace.

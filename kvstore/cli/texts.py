@@ -2,7 +2,7 @@
 
 from kvstore.core.errors import ConfigInvalid
 
-__all__ = ["ENGINE_CHARACTERS", "check_text", "counted", "rate_words"]
+__all__ = ["ENGINE_CHARACTERS", "check_text", "counted", "rate_words", "shown"]
 
 # Of an engine's UUID so many are shown, unless more are needed to tell two apart.
 ENGINE_CHARACTERS = 8
@@ -15,6 +15,16 @@ def check_text(flag: str, text: str) -> str:
     except UnicodeEncodeError:
         raise ConfigInvalid("no UTF-8", field=flag, value=text, remedy="type it in UTF-8") from None
     return text
+
+
+def shown(name: str) -> str:
+    """What somebody else has named so, as it may be printed: a terminal obeys some of what is no text, and a
+    line ends where it says so. Those characters stand as Python writes them."""
+    return name if name.isprintable() else "".join(map(_shown_character, name))
+
+
+def _shown_character(character: str) -> str:
+    return character if character.isprintable() else repr(character)[1:-1]
 
 
 def counted(count: int, noun: str) -> str:

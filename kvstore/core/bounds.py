@@ -15,6 +15,7 @@ __all__ = [
     "CHILDREN_MAX",
     "FREED_MAX",
     "KEY_BYTES",
+    "SESSION_BYTES_MAX",
     "at_most",
     "check_chain",
     "check_completed",

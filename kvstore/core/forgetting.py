@@ -30,7 +30,7 @@ from kvstore.core.sessions import Sessions
 from kvstore.core.swaps import Swaps
 from kvstore.core.types import CPU, DISK, DomainId, ForgetId, SyncId
 
-__all__ = ["Forgetting"]
+__all__ = ["RETRY_SECONDS", "Forgetting"]
 
 FORGETS_MAX = 16
 # A disk that can't delete is asked again so much later.

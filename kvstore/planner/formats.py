@@ -10,6 +10,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
+from kvstore.core.bounds import SESSION_BYTES_MAX
 from kvstore.core.errors import TraceInvalid
 from kvstore.core.types import blocks_for_tokens
 from kvstore.planner.requests import Request
@@ -119,14 +120,14 @@ Anything = TypeVar("Anything")
 
 
 class Format:
-    """How the lines of a file are read. `time` and `ids` are the fields of the time and of the blocks; with
-    `heads` the first line is a heading."""
+    """How the lines of a file are read. `time`, `ids` and `session` are the fields of the time, of the blocks
+    and of the conversation; where it has a session, the first line is a heading."""
 
     def __init__(
-        self, name: str, lines: type[_Line], time: str, ids: str, block_tokens: int, *, heads: bool
+        self, name: str, lines: type[_Line], time: str, ids: str, block_tokens: int, *, session: str = ""
     ) -> None:
-        self.name, self.block_tokens, self.heads = name, block_tokens, heads
-        self._time, self._ids = time, ids
+        self.name, self.block_tokens, self.heads = name, block_tokens, bool(session)
+        self._time, self._ids, self._session = time, ids, session
         # msgspec looks at the types once, when a decoder is made.
         self._decoder = msgspec.json.Decoder(lines)
 
@@ -153,6 +154,15 @@ class Format:
                 f"the answer fills {most} blocks of {self.block_tokens} tokens",
                 "name those that are full when it ends, the one that the prompt left part-filled included",
             )
+        if (size := len(request.session.encode())) > SESSION_BYTES_MAX:
+            raise _invalid(
+                path,
+                number,
+                self._session,
+                _short(request.session),
+                f"{size} bytes",
+                f"name sessions in at most {SESSION_BYTES_MAX} bytes",
+            )
         return request
 
     def check_span(self, path: Path, number: int, request: Request, first: float) -> None:
@@ -174,14 +184,14 @@ def find_format(path: Path, number: int, line: bytes, block_tokens: int | None) 
     if "kvstore_trace" in fields:
         size = _decode(path, number, line, msgspec.json.Decoder(PlainHeading)).block_tokens
         _check_agreed(path, number, "block_tokens", size, block_tokens)
-        return Format("kvstore", Plain, "time", "blocks", size, heads=True)
+        return Format("kvstore", Plain, "time", "blocks", size, session="session")
     if "block_size" in fields:
         size = _decode(path, number, line, msgspec.json.Decoder(TurnHeading)).block_size
         _check_agreed(path, number, "block_size", size, block_tokens)
-        return Format("turns", Turn, "ts", "hash_ids", size, heads=True)
+        return Format("turns", Turn, "ts", "hash_ids", size, session="sess")
     if fields.keys() >= {"timestamp", "hash_ids"}:
         size = block_tokens or MOONCAKE_BLOCK_TOKENS
-        return Format("mooncake", Mooncake, "timestamp", "hash_ids", size, heads=False)
+        return Format("mooncake", Mooncake, "timestamp", "hash_ids", size)
     raise _invalid(
         path,
         number,
@@ -208,9 +218,10 @@ def _decode(path: Path, number: int, line: bytes, decoder: "msgspec.json.Decoder
             raise _invalid(path, number, missing["place"], "", text, "see docs/planner.md") from error
         found = FOUND.match(text)
         what, place = (found["what"], found["place"]) if found else (text, "")
-        value = _value_at(line, place)
-        raise _invalid(path, number, place or "line", value, what, "see docs/planner.md") from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        # Of a line that is not asked for any field, none is named.
+        field = place if place not in ("", "[...]") else "line"
+        raise _invalid(path, number, field, _value_at(line, place), what, "see docs/planner.md") from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         value = line[:VALUE_CHARACTERS_MAX].decode(errors="replace").rstrip()
         raise _invalid(path, number, "line", value, str(error), "write one JSON object a line") from error
 
@@ -223,8 +234,12 @@ def _value_at(line: bytes, place: str) -> str:
         for part in PART.findall(place):
             value = value[int(part)] if isinstance(value, list) else value[part]
         text = repr(value)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         text = line.decode(errors="replace").rstrip()
+    return _short(text)
+
+
+def _short(text: str) -> str:
     return text if len(text) <= VALUE_CHARACTERS_MAX else text[:VALUE_CHARACTERS_MAX] + "…"
 
 

@@ -89,7 +89,7 @@ def load_profile(path: Path) -> Profile:
         fields = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
     except OSError as error:
         raise _invalid(path, error.strerror or str(error), "name a readable file") from error
-    except (UnicodeDecodeError, ValueError) as error:
+    except (ValueError, RecursionError) as error:
         raise _invalid(
             path, f"can't be read: {error}", "write TOML, or JSON in a file that ends in .json"
         ) from error
@@ -111,8 +111,10 @@ def _measured(path: Path, links: list[Any]) -> dict[str, Any]:
     rates: dict[str, Any] = {}
     for link in links:
         rate = link.get("rate") if isinstance(link, dict) else None
-        route = (tiers.get(link.get("source")), tiers.get(link.get("target"))) if rate else None
-        if rate and route in wanted and rate.get("bandwidth_bytes_per_second"):
+        if not isinstance(rate, dict):
+            continue
+        route = (tiers.get(str(link.get("source"))), tiers.get(str(link.get("target"))))
+        if route in wanted and rate.get("bandwidth_bytes_per_second"):
             name = f"{link['source']}_to_{link['target']}".replace("TIER_", "").lower()
             rates[name] = {key: rate[key] for key in LinkProfile.__struct_fields__ if key in rate}
     if not rates:

@@ -1,7 +1,7 @@
 """ListDecisions: pages of what was decided lately, the latest first."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import islice
 
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -15,7 +15,7 @@ from kvstore.server.encode_results import encode_decision
 from kvstore.server.fields import engine_name, refuse, short_text
 from kvstore.v1 import kvstore_pb2 as pb
 
-__all__ = ["PAGE_SIZE_MAX", "list_decisions"]
+__all__ = ["PAGE_SIZE_MAX", "check_one_engine", "engines_named", "list_decisions"]
 
 PAGE_SIZE, PAGE_SIZE_MAX = 100, 1_000
 ENGINE_BEGINNING = re.compile(r"(?:engines/)?([0-9a-f-]{4,36})")
@@ -71,13 +71,24 @@ def _decode(request: pb.ListDecisionsRequest) -> tuple[DecisionQuery, int]:
     return query, request.page_size or PAGE_SIZE
 
 
-def _with_engine(named: str, query: DecisionQuery, explaining: Explaining) -> DecisionQuery:
-    """The one whose name begins so."""
-    engines = explaining.engines(query.engine)
+def engines_named(named: str, explaining: Explaining) -> list[EngineId]:
+    """Those whose names begin so; none if nobody can be called so."""
+    beginning = ENGINE_BEGINNING.fullmatch(named)
+    return explaining.engines(beginning[1]) if beginning else []
+
+
+def check_one_engine(named: str, engines: Sequence[EngineId]) -> None:
+    """Refuses a name that more than one of them has."""
     if len(engines) > 1:
         more = f" and {len(engines) - ENGINES_TOLD} more" if len(engines) > ENGINES_TOLD else ""
         names = ", ".join(engine_name(engine) for engine in engines[:ENGINES_TOLD])
         refuse("engine", named, f"{len(engines)} engines begin so: {names}{more}", "name more of it")
+
+
+def _with_engine(named: str, query: DecisionQuery, explaining: Explaining) -> DecisionQuery:
+    """The one whose name begins so."""
+    engines = engines_named(named, explaining)
+    check_one_engine(named, engines)
     return structs.replace(query, engine=engines[0] if engines else UNKNOWN_ENGINE)
 
 

@@ -5,6 +5,7 @@ that no transfer touches a frame that work of an engine still uses. When transfe
 carrier to say: tests end them by hand, the simulator by its clock (`links.py`).
 """
 
+import math
 import random
 from collections.abc import Iterable
 
@@ -54,6 +55,8 @@ class World:
         self.under_way: list[Moving] = []
         # Questions to the disk whose answer has still to come.
         self.syncs: list[SyncId] = []
+        # When the last of them has failed: it is asked again after a while.
+        self.sync_failed_time = -math.inf
         # Transfers that have ended, but for the late places that they name.
         self.late: list[Moving] = []
         # Work that engines have sent to their GPU stream and that has not run yet, by engine.
@@ -211,6 +214,8 @@ class World:
         """The disk has what was told before: the oldest question, unless another is named."""
         sync = self.syncs[0] if sync is None else sync
         self.syncs.remove(sync)
+        if failed:
+            self.sync_failed_time = self.time
         return self.handle(DiskSynced(time=self.time, sync=sync, failed=failed))
 
     def drain(self) -> None:

@@ -35,6 +35,17 @@ def test_whose_it_is_is_said_as_far_as_it_is_known() -> None:
     assert head.endswith(" UTC  swap of sequence 7 (session chat, engine 01234567, tenant acme)")
 
 
+def test_no_name_ends_a_line_or_speaks_to_the_terminal() -> None:
+    name, as_told = "a\nb\x1b[31m\u202e ü", r"a\nb\x1b[31m\u202e ü"
+    lot = pb.Decision(kind="evict", chosen="from the GPU by Lru", reason="it is full", session=name)
+    lot.room_for.add(sequence=3, session=name)
+    lot.blocks_of.add(session=name, blocks=2)
+    told = describe(lot)
+    assert told.splitlines()[0].endswith(f"evict (session {as_told})")
+    assert f"(sequence 3 of session {as_told})" in told
+    assert f"Whose: {as_told} 2." in told
+
+
 def test_a_swap_tells_both_sums_and_what_a_price_is() -> None:
     swap = pb.Decision(
         kind="swap",

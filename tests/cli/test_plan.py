@@ -96,6 +96,13 @@ def test_a_drawing_that_can_not_be_made(trace, tmp_path, monkeypatch):
     assert "pip install 'kvstore[plots]'" in refused(trace, *TIERS, "--sweep", tmp_path / "hits")
     monkeypatch.undo()
     assert "no such folder" in refused(trace, *TIERS, "--sweep", tmp_path / "none" / "hits")
+    # All of it before anything is played, and nothing is left of the look.
+    for place in (tmp_path, "", "."):
+        assert "a folder (name the drawing too" in refused(trace, *TIERS, "--sweep", place)
+    assert "can't be written" in refused(trace, *TIERS, "--sweep", "/proc/hits")
+    assert not list(tmp_path.glob("*.svg"))
+    (tmp_path / "hits.png").mkdir()
+    assert "hits.png can't be written: Is a dir" in refused(trace, *TIERS, "--sweep", tmp_path / "hits")
 
 
 @pytest.mark.parametrize(

@@ -70,6 +70,24 @@ def test_a_file_that_is_wrong(tmp_path, text, words):
     assert str(path) in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            '{"links": [{"source": ["TIER_GPU"], "target": {}, "rate": {"fixed_seconds": 1}}]}',
+            "no link in it",
+        ),
+        ('{"links": [{"source": "TIER_GPU", "target": "TIER_CPU", "rate": 5}, 7]}', "no link in it"),
+        ("[" * 99_999, "can't be read"),
+    ],
+)
+def test_a_status_that_is_none(tmp_path, text, words):
+    path = tmp_path / "status.json"
+    path.write_text(text)
+    with pytest.raises(ConfigInvalid, match=words):
+        load_profile(path)
+
+
 def test_a_file_that_is_not_there(tmp_path):
     with pytest.raises(ConfigInvalid, match="No such file"):
         load_profile(tmp_path / "none.toml")

@@ -119,6 +119,8 @@ def test_a_compressed_file_without_the_package(tmp_path, monkeypatch):
         ('{"timestamp": 1', 'line = {"timestamp": 1: FILE, line 2: Input data was truncated'),
         ("\x00", "FILE, line 2: JSON is malformed"),
         ('{"timestamp": 1e999}', 'timestamp = {"timestamp": 1e999}: FILE, line 2: Number out of range'),
+        ("[" * 9_999, "line = " + "[" * 60 + "…: FILE, line 2: Expected `object`, got `array`"),
+        ('{"a":' * 9_999, "FILE, line 2: maximum recursion depth exceeded"),
     ],
 )
 def test_a_wrong_line_is_named(tmp_path, record, words):
@@ -149,6 +151,13 @@ def test_what_was_right_before_it_is_read(tmp_path):
         ([{"block_size": 0}, TURN], "block_size = 0"),
         ([{"some": 1}], "fields = some: FILE, line 1: not the first line of a trace known here"),
         ([TURN], "fields = sess, turn, ts, kind, in, out, hash_ids"),
+        (['{"a":' * 9_999], "FILE, line 1: maximum recursion depth exceeded"),
+        (['{"timestamp": 1e999}'], 'line = {"timestamp": 1e999}: FILE, line 1: Number out of range'),
+        (
+            [PLAIN_HEADING, {**PLAIN, "session": "ä" * 129}],
+            "session = " + "ä" * 60 + "…: FILE, line 2: 258 bytes (name sessions in at most 256 bytes)",
+        ),
+        ([{"block_size": 16}, {**TURN, "sess": "x" * 257}], "x…: FILE, line 2: 257 bytes"),
         ([""], "there is nothing in it"),
     ],
 )

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from kvstore.core.errors import ConfigInvalid
+from kvstore.sim.attempts import Passed, attempt_seed
 from kvstore.sim.config import draw_config
 from kvstore.sim.schedule import Kind, draw_schedule
 from kvstore.sim.simulation import START, Simulation
@@ -47,6 +48,14 @@ def test_a_seed_does_the_same_in_two_processes_with_other_hashes() -> None:
 def test_what_is_given_changes_nothing_else_of_what_is_drawn() -> None:
     drawn = draw_config(7)
     assert draw_config(7, gpu_frames=99) == replace(drawn, gpu_frames=99)
+
+
+def test_a_disk_that_always_fails_is_waited_for_by_all_who_forget() -> None:
+    """Between two tries nothing is under way, and that is no Forget which is lost."""
+    given = {"fail_share": 1.0, "forget_share": 0.4, "disk_frames": 6, "cpu_frames": 4, "namespaces": 2}
+    quiet = {"restart_share": 0, "drain_share": 0, "kill_share": 0}
+    result = attempt_seed(0, 60, **given, **quiet)
+    assert isinstance(result, Passed), result.message
 
 
 def test_what_a_run_has_no_number_for_is_refused() -> None:
