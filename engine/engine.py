@@ -81,7 +81,9 @@ class Engine:
         self.attach_seconds = attach_seconds
         shares = set_up.has_service
         self._promises = None if set_up.preempts else Promises(block_tokens, shares=shares)
-        self._scheduler = Scheduler(block_tokens, running_max=running_max, promises=self._promises)
+        self._scheduler = Scheduler(
+            block_tokens, running_max=running_max, promises=self._promises, finds_blocks=shares
+        )
         self._reserve_tokens = block_tokens if set_up.is_contiguous else None
         self._counting = Counting(block_tokens)
         self._speaking = Speaking(self._scheduler)

@@ -3,8 +3,8 @@
 Turns what streams need into the operations of the next step, and the step's answer into states of streams.
 It calls nothing, computes nothing and reads no clock: `engine.py` sends the operations and runs the model.
 Where blocks are, it reads off the client's tables. `scheduling/order.py` says whose turn it is,
-`scheduling/preemption.py` who makes room, `scheduling/hints.py` what is brought up meanwhile, and
-`scheduling/answers.py` takes in what was answered.
+`scheduling/entries.py` who comes in, `scheduling/preemption.py` who makes room, `scheduling/hints.py` what is
+brought up meanwhile, and `scheduling/answers.py` takes in what was answered.
 
 Want of memory is never an error. Whoever finds no room asks again with the next step. Where nobody may be
 preempted, who wants in asks only when room for all that it will need is certain.
@@ -20,6 +20,7 @@ from copy import deepcopy
 
 from engine.requests import NO_SEQUENCE, Request, Stream, StreamState, Work
 from engine.scheduling.answers import Answers
+from engine.scheduling.entries import Entries
 from engine.scheduling.hints import Hints
 from engine.scheduling.order import Order
 from engine.scheduling.preemption import Preemption
@@ -43,11 +44,13 @@ class Scheduler:
         running_max: int = 16,
         ageing_seconds: float = AGEING_SECONDS,
         promises: Promises | None = None,
+        finds_blocks: bool = False,
     ) -> None:
-        """`promises`: by which requests are admitted, and nobody is preempted; None: while there is room."""
+        """`promises`: by which requests are admitted, and nobody is preempted; None: while there is room.
+
+        `finds_blocks`: what one has computed others find, so they wait for it where it is under way.
+        """
         self._block_tokens = block_tokens
-        self._running_max = running_max
-        self._promises = promises
         self._roster = Roster()
         self._order = Order(ageing_seconds)
         self._preemption = Preemption(self._roster, is_allowed=promises is None)
@@ -57,6 +60,15 @@ class Scheduler:
         self._now = 0.0
         # Since then somebody has come.
         self._has_newcomers = False
+        self._entries = Entries(
+            block_tokens,
+            self._roster,
+            self._order,
+            self._preemption,
+            running_max=running_max,
+            promises=promises,
+            finds_blocks=finds_blocks,
+        )
 
     def submit(self, request: Request) -> Stream:
         """The first sample of the request; the others are its followers."""
@@ -105,8 +117,10 @@ class Scheduler:
     @property
     def is_behind(self) -> bool:
         """A step that was sent ahead is not enough: since it was made somebody has come, or has left while
-        others wait, and the next one would let them in only with the pass after the next."""
-        return self._has_newcomers or bool(self._roster.ended and self._roster.outside)
+        others wait, or what one waits for has been computed, and the next one would let them in only with
+        the pass after the next."""
+        has_left = bool(self._roster.ended and self._roster.outside)
+        return self._has_newcomers or has_left or self._entries.are_behind
 
     @property
     def is_waiting(self) -> bool:
@@ -123,8 +137,9 @@ class Scheduler:
                    They may come before the step's answer is taken, or after it.
         """
         self._now, self._has_newcomers = now, False
+        self._entries.begin()
         found = [*self._commits(), *self._forks(), *self._frees(), *self._swaps_out(under_way)]
-        return [*found, *self._growth(tables, under_way), *self._entries(tables, under_way)]
+        return [*found, *self._growth(tables, under_way), *self._entries.next(tables, now, under_way)]
 
     def _commits(self) -> Iterable[pb.Operation]:
         """Blocks that the step before has filled."""
@@ -168,66 +183,6 @@ class Scheduler:
                 [stream.room_needed(self._block_tokens, int(stream in ahead)) for stream in full],
                 [len(tables.table(stream.sequence)) for stream in full],
             )
-
-    def _entries(self, tables: BlockTables, under_way: Work) -> Iterable[pb.Operation]:
-        """Those who want in, in order, as many as may run at once. None overtakes one who can't yet."""
-        places = self._running_max - sum(each.width for each in self._roster.holding)
-        is_returning = False
-        waiting = self._roster.outside
-        has_prompt = self._has_prompt(under_way)
-        free_blocks = self._free_blocks(tables) if waiting else 0
-        for stream in self._order.waiting(waiting, self._now):
-            # One that is wider than all places enters when it is alone.
-            if places < min(stream.width, self._running_max):
-                return
-            places -= stream.width
-            if self._promises is not None:
-                free_blocks -= self._promises.blocks_for(stream)
-                if free_blocks < 0:
-                    return
-                if stream.tokens_pending > 1 and not self._promises.shares:
-                    # Nothing is found or loaded: memory is of no use before the pass that writes to it.
-                    if has_prompt:
-                        return
-                    has_prompt = True
-            if stream.state is StreamState.PREEMPTED:
-                level = self._order.level(stream, self._now)
-                if not self._preemption.may_return(stream, level, tables):
-                    return
-                is_returning = True
-                yield operations.swap_in(stream.sequence)
-            elif is_returning:
-                # In one step new ones are served first; these wait for the next.
-                return
-            else:
-                is_short = stream.sequence != NO_SEQUENCE
-                yield self._first_allocate(stream)
-                # It has found no room so far: what comes free is for it, and not for smaller ones.
-                if is_short:
-                    return
-
-    def _has_prompt(self, under_way: Work) -> bool:
-        """Whether somebody has more to compute than a token, behind what is under way."""
-        return any(each.tokens_pending - under_way.tokens_of(each) > 1 for each in self._roster.holding)
-
-    def _free_blocks(self, tables: BlockTables) -> int:
-        return self._promises.free_blocks(self._roster.holding, tables) if self._promises is not None else 0
-
-    def _first_allocate(self, stream: Stream) -> pb.Operation:
-        room = stream.room_needed(self._block_tokens)
-        if stream.sequence != NO_SEQUENCE:  # Asked before: the store has kept the rest.
-            return operations.allocate(stream.sequence, room)
-        self._roster.number(stream)
-        # The block with the last token is never a hit: its logits have to be computed.
-        usable = (len(stream.tokens) - 1) // self._block_tokens
-        return operations.allocate(
-            stream.sequence,
-            room,
-            block_keys=stream.chain.keys[:usable],
-            session=stream.request.session,
-            turn=stream.request.turn,
-            priority=stream.request.priority,
-        )
 
     def next_hint(self, frames: int) -> Sequence[bytes]:
         """What to bring up from disk for one who waits to come in, the GPU tier having so many frames; empty:

@@ -30,8 +30,10 @@ Answer = Callable[[pb.Operation], pb.Result]
 class Talk:
     """A scheduler and the tables that the answers go into."""
 
-    def __init__(self, running_max: int = 16) -> None:
-        self.scheduler = Scheduler(BLOCK_TOKENS, running_max=running_max, ageing_seconds=AGEING_SECONDS)
+    def __init__(self, running_max: int = 16, *, finds_blocks: bool = False) -> None:
+        self.scheduler = Scheduler(
+            BLOCK_TOKENS, running_max=running_max, ageing_seconds=AGEING_SECONDS, finds_blocks=finds_blocks
+        )
         self.tables = BlockTables(BLOCK_TOKENS)
         self.changed: list[Stream] = []
         # In seconds; it stands still unless a test moves it.
@@ -40,9 +42,15 @@ class Talk:
     def submit(
         self, tokens: int, *, first: int = 0, answer: int = 8, priority: int = 0, user: str = ""
     ) -> Stream:
+        prompt = tuple(range(first, first + tokens))
+        return self.submit_tokens(prompt, answer=answer, priority=priority, user=user)
+
+    def submit_tokens(
+        self, prompt: tuple[int, ...], *, answer: int = 8, priority: int = 0, user: str = ""
+    ) -> Stream:
         request = Request(
-            id=f"r{first}",
-            prompt=tuple(range(first, first + tokens)),
+            id=f"r{prompt[0]}",
+            prompt=prompt,
             max_new_tokens=answer,
             session="s",
             turn=1,
