@@ -225,7 +225,7 @@ def _show(url: str, options: Options, address: str) -> None:
     message = (
         f'{{"model":"{options.model}","max_tokens":60,"messages":[{{"role":"user","content":"Hello!"}}]}}'
     )
-    memory = f"{options.kv_bytes} bytes of its own, {options.set_up.name}"
+    memory = f"{options.kv_bytes / 2**20:,.4g} MiB of its own, {options.set_up.name}"
     if options.set_up.has_service:
         memory = f"kvstore status --socket {address}"
     # At once, so that who reads the first line has the rest too.

@@ -53,7 +53,11 @@ def choose_kv(
     if set_up is None:
         _refuse("--kv", name, f"there is no such set-up; remedy: one of {', '.join(SET_UPS)}")
     if block_tokens not in BLOCK_TOKENS:
-        _refuse("--block-tokens", block_tokens, f"remedy: one of {', '.join(map(str, BLOCK_TOKENS))}")
+        _refuse(
+            "--block-tokens",
+            block_tokens,
+            f"no size of a block; remedy: one of {', '.join(map(str, BLOCK_TOKENS))}",
+        )
     if reserve_tokens is not None and not set_up.is_contiguous:
         _refuse("--reserve-tokens", reserve_tokens, f"--kv {name} reserves nothing; remedy: --kv contiguous")
     memory_bytes = _parse_size(memory or DEFAULTS["--gpu"])

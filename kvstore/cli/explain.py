@@ -14,20 +14,25 @@ from google.protobuf.json_format import MessageToDict
 
 from kvstore.cli.explain_sources import Answer, ask, recall
 from kvstore.cli.explain_words import describe
+from kvstore.cli.options import DEFAULT_SOCKET, Socket
 from kvstore.cli.texts import check_text, counted, shown
-from kvstore.client.address import default_address
 from kvstore.v1 import kvstore_pb2 as pb
 
 __all__ = ["explain"]
 
 LIMIT = 20
 NAMES_TOLD = 5
+# What it means that there is no decision of a kind.
+NOTHING = {
+    "swap": "no sequence was swapped out or dropped",
+    "restore": "none came in with content from below the GPU",
+    "evict": "no block had to leave a tier",
+    "admit": "none was to go to disk",
+}
 
 
 def explain(
-    socket: Annotated[
-        str, typer.Option(default_factory=default_address, help="The service's socket: a path, or unix:PATH.")
-    ],
+    socket: Socket = DEFAULT_SOCKET,
     session: Annotated[str, typer.Option(help="What concerns this chat session.")] = "",
     sequence: Annotated[int, typer.Option(min=0, max=2**64 - 1, help="What concerns this sequence.")] = 0,
     engine: Annotated[
@@ -85,10 +90,8 @@ def _notes(answer: Answer, request: pb.ListDecisionsRequest, source: Source) -> 
     asked = _named(request)
     if not asked:
         what = f"Nothing of the kind {request.kind} was" if request.kind else "Nothing was"
-        yield (
-            f"{what} decided since the start that is still remembered: no sequence has left the GPU or come "
-            "in from below it, and no block had to go."
-        )
+        why = NOTHING.get(request.kind, "") if request.kind else ", ".join(NOTHING.values())
+        yield f"{what} decided since the start that is still remembered" + (f": {why}." if why else ".")
     elif answer.known:
         kind = f" of the kind {request.kind}" if request.kind else ""
         yield (

@@ -27,30 +27,34 @@ def evict_lines(decision: pb.Decision, inputs: Inputs) -> Iterator[str]:
     first = ", at the first lot" if decision.lots > 1 else ""
     free, lacking = inputs.count("frames_free"), inputs.count("frames_lacking")
     yield f"Free there{first}: {counted(free, 'frame')}; needed beside them: {lacking:,}."
+    they, were = ("It", "was") if blocks == 1 else ("They", "were")
     if lost:
-        yield f"Of {lost:,} it was the last copy: they would have to be computed again."
+        them = "it" if lost == 1 else "they"
+        yield f"Of {lost:,} it was the last copy: {them} would have to be computed again."
     else:
-        yield "All of them have a copy in another tier."
+        yield f"{'It has' if blocks == 1 else 'All of them have'} a copy in another tier."
     yield from _whose(decision, inputs)
     why = ORDERS.get(policy, f"first by {policy}")
     if "worth_least_reads_per_second" in inputs:
         least, most = inputs["worth_least_reads_per_second"], inputs["worth_most_reads_per_second"]
         kept = inputs["worth_kept_reads_per_second"]
         yield (
-            f"They were {why}: {_reads(least, most)}. The next that stays: "
+            f"{they} {were} {why}: {_reads(least, most)}. The next that stays: "
             + (_reads(kept, kept) if "worth_kept_reads_per_second" in inputs else "none was looked at")
             + "."
         )
     else:
-        yield f"They were {why}."
+        yield f"{they} {were} {why}."
 
 
 def admit_lines(decision: pb.Decision, inputs: Inputs) -> Iterator[str]:
     taken, shed, refused = (inputs.count(f"blocks_{what}") for what in ("taken", "shed", "refused"))
     lots = f", in {counted(decision.lots, 'lot')}" if decision.lots > 1 else ""
     blocks = counted(refused or shed or taken, "block")
+    # It is said when they are queued: the device has its say later.
+    what = "to be written to disk" if decision.chosen == "written to disk" else decision.chosen
     beside = f" ({taken:,} more were taken)" if shed and taken else ""
-    yield f"{blocks} {decision.chosen}{beside}{lots}: {decision.reason}."
+    yield f"{blocks} {what}{beside}{lots}: {decision.reason}."
     yield from _whose(decision, inputs)
     if "chance_wanted" in inputs:
         least, most = inputs["chance_least"], inputs["chance_most"]
@@ -63,7 +67,7 @@ def admit_lines(decision: pb.Decision, inputs: Inputs) -> Iterator[str]:
             )
     if "queue_blocks_max" in inputs:
         waiting, room = counted(inputs.count("blocks_waiting"), "block"), inputs.count("queue_blocks_max")
-        yield f"Waiting for their copy down before them: {waiting}, of at most {room:,}."
+        yield f"In the queue down, to CPU and disk, before them: {waiting}, of at most {room:,}."
     if failed := inputs.count("writes_failed_in_a_row"):
         yield f"{counted(failed, 'write')} to disk failed before, one after the other."
 
@@ -92,7 +96,7 @@ def _whose(decision: pb.Decision, inputs: Inputs) -> Iterator[str]:
 def _reads(least: float, most: float) -> str:
     """How long a block of such a worth takes its frame for each read."""
     if most <= 0:
-        return "no read is expected of them"
+        return "no read is expected"
     shortest = span(1 / most)
     if least <= 0:
         return f"expected is at most one read for each {shortest} that a block stays"

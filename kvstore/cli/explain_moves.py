@@ -65,7 +65,7 @@ def _is_weighed(decision: pb.Decision) -> bool:
 
 def _swap_sums(inputs: Inputs) -> Iterator[str]:
     if kept := inputs.count("tokens_kept"):
-        yield f"{counted(kept, 'token')} of it stay on the GPU, for others use them."
+        yield f"{counted(kept, 'token')} of it stay on the GPU, where others use the same blocks."
     down, up = inputs.link("gpu", "cpu"), inputs.link("cpu", "gpu")
     yield f"swap: {down or 'nothing has to be copied down'}; {up or 'nothing has to come up again'}."
     compute = counted(inputs.count("compute_tokens"), "token")
@@ -94,8 +94,8 @@ def _moved_by_itself(inputs: Inputs) -> Iterator[str]:
         return
     short, idle = inputs.count("frames_short"), inputs.count("idle_sequences")
     yield (
-        f"The store made room with it: {counted(short, 'frame')} were lacking, and "
-        f"{counted(idle, 'sequence')} did not run."
+        f"The store made room with it: {counted(short, 'frame')} {'was' if short == 1 else 'were'} "
+        f"lacking, and {counted(idle, 'sequence')} did not run."
     )
     if "rests_seconds" in inputs:
         rests, hold = span(inputs["rests_seconds"]), span(inputs["hold_seconds"])
@@ -121,7 +121,9 @@ def _way(words: str, inputs: Inputs, side: str) -> str:
 
 def _restore_sums(decision: pb.Decision, inputs: Inputs) -> Iterator[str]:
     if least := inputs.count("blocks_kept_least"):
-        yield f"The first {counted(least, 'block')} are used in any case: the last of them is on the GPU."
+        first = "block is" if least == 1 else f"{least:,} blocks are"
+        where = "it" if least == 1 else "the last of them"
+        yield f"The first {first} used in any case: {where} is on the GPU."
     inputs.count("blocks_found"), inputs.count("blocks_kept")
     price = inputs["gpu_price"]
     moves = [each for each in (inputs.link("disk", "cpu"), inputs.link("cpu", "gpu")) if each]

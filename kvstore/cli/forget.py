@@ -62,8 +62,9 @@ def forget(
         typer.echo(json.dumps(shown))
     elif answer.done and not answer.blocks_forgotten:
         # A session is looked for in one tenant, and nobody may believe that it is gone from all.
-        where = " of the default tenant; --tenant names another" if session and not tenant else ""
-        typer.echo(f"Nothing was found that is only of this{where}: 0 blocks forgotten.")
+        where = " in the default tenant (--tenant names another)" if session and not tenant else ""
+        others = "; --whole-chain takes what others have used too" if session and not whole_chain else ""
+        typer.echo(f"0 blocks forgotten: nothing was found{where} that is of this alone{others}.")
     elif answer.done:
         typer.echo(f"{counted(answer.blocks_forgotten, 'block')} forgotten.")
     else:

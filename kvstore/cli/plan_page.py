@@ -116,7 +116,7 @@ def _verdicts(study: Study) -> Iterator[str]:
         saved = _seconds(twice.prefill_seconds_saved - outcome.prefill_seconds_saved)
         yield f"- Twice the CPU tier: {gained:+.1%} of blocks found, {saved} of prefill saved beside."
     if study.endless_hit_rate and outcome.hit_rate > 0.95 * study.endless_hit_rate:
-        yield "- Nearly all that can be found is: more room buys nothing."
+        yield "- Nearly all that can be found was found: more room buys little."
     if outcome.preemptions.dropped_for_room:
         dropped = outcome.preemptions.dropped_for_room
         yield f"- {dropped:,} preempted sequences were dropped, for there was no room below the GPU."

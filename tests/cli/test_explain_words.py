@@ -1,8 +1,12 @@
 """A decision in words: whom it concerns, both sides of the sum, and no figure without its meaning."""
 
 import pytest
+from typer.testing import CliRunner
 
+from kvstore.cli import explain
+from kvstore.cli.explain_sources import Answer
 from kvstore.cli.explain_words import describe
+from kvstore.cli.main import app
 from kvstore.v1 import kvstore_pb2 as pb
 
 LINK = {"blocks": 70.0, "blocks_ahead": 0.0, "bytes_per_second": 20e9, "fixed_seconds": 5e-6, "price": 1.0}
@@ -173,7 +177,7 @@ def test_what_made_room_says_for_whom_whose_it_was_and_what_it_was_worth() -> No
     ("chosen", "what", "told"),
     [
         ("not written", "refused", "7 blocks not written: why so."),
-        ("written to disk", "taken", "7 blocks written to disk: why so."),
+        ("written to disk", "taken", "7 blocks to be written to disk: why so."),
         ("shed", "shed", "7 blocks shed: why so."),
     ],
 )
@@ -194,3 +198,34 @@ def test_what_goes_to_disk_or_not_says_how_likely_it_has_to_be(chosen: str, what
 def test_what_nobody_has_words_for_is_told_by_its_name() -> None:
     later = pb.Decision(kind="later", chosen="x", reason="y", inputs={"some_seconds": 0.5, "a_count": 3.0})
     assert words(later).endswith("later x: y. Also: a count 3, some 500 ms.")
+
+
+def test_one_block_is_told_in_the_singular() -> None:
+    lot = pb.Decision(kind="evict", chosen="from the GPU by Lru", reason="a sequence begins")
+    lot.inputs.update(blocks=1.0, blocks_lost=0.0, frames_free=0.0, frames_lacking=1.0)
+    told = words(lot)
+    assert "1 block left the GPU, because a sequence begins." in told
+    assert "It has a copy in another tier." in told
+    assert "It was used longest ago." in told
+    lot.inputs["blocks_lost"] = 1.0
+    assert "Of 1 it was the last copy: it would have to be computed again." in words(lot)
+    restore = pb.Decision(kind="restore", chosen="load all", chosen_cost_seconds=0.01)
+    restore.inputs.update(tokens=32.0, block_tokens=16.0, blocks_loaded=1.0, blocks_kept_least=1.0, **PREFILL)
+    assert "The first block is used in any case: it is on the GPU." in words(restore)
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [
+        ("swap", "no sequence was swapped out or dropped."),
+        ("evict", "no block had to leave a tier."),
+        ("", "no sequence was swapped out or dropped, none came in with content from below the GPU, "),
+    ],
+)
+def test_where_nothing_was_decided_no_more_is_said_than_was_asked_for(
+    kind: str, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(explain, "ask", lambda *_: Answer([], 0, True))
+    done = CliRunner().invoke(app, ["explain", "--kind", kind])
+    assert done.exit_code == 0
+    assert told in done.output

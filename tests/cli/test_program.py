@@ -65,7 +65,7 @@ def test_every_command_has_help(command: str, flag: str) -> None:
     assert function.__doc__.splitlines()[0] == COMMANDS[command]
 
 
-@pytest.mark.parametrize("command", ["serve", *ASKING])
+@pytest.mark.parametrize("command", ["serve", "explain", *ASKING])
 def test_help_shows_the_socket_that_is_meant(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setenv("TERMINAL_WIDTH", "200")

@@ -64,7 +64,7 @@ def test_what_is_reserved_is_whole_blocks():
     ("name", "changes", "told"),
     [
         ("flat", {}, "--kv flat: there is no such set-up; remedy: one of contiguous, paged, shared, tiered"),
-        ("full", {"block_tokens": 24}, "--block-tokens 24: remedy: one of 8, 16, 32, 64"),
+        ("full", {"block_tokens": 24}, "--block-tokens 24: no size of a block; remedy: one of 8, 16, 32, 64"),
         ("paged", {"reserve_tokens": 9}, "--reserve-tokens 9: --kv paged reserves nothing; remedy: --kv con"),
         ("paged", {"kvstore": "unix:x"}, "--kvstore unix:x: --kv paged keeps KV in this process"),
         ("paged", {"tiers": {"--gpu": "1GiB"}}, "--gpu 1GiB: .*; remedy: --kv-memory"),
