@@ -1,5 +1,6 @@
 """All sizes that a request may have, and how many there may be at once."""
 
+import math
 from dataclasses import dataclass, fields
 
 __all__ = ["Limits"]
@@ -40,8 +41,9 @@ class Limits:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if not value > 0:
-                raise ValueError(f"{field.name} must be above 0, not {value}")
+            if not 0 < value < math.inf:
+                what = "above 0" if not value > 0 else "finite"
+                raise ValueError(f"{field.name} must be {what}, not {value}")
         if self.choices > CHOICES_MAX:
             raise ValueError(f"choices must be at most {CHOICES_MAX}: so many may share one prompt's blocks")
         if self.choices > self.answers_at_once:

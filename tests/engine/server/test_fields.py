@@ -158,6 +158,10 @@ def test_without_a_seed_each_request_has_its_own():
 
 
 def test_limits_are_checked_by_name():
+    with pytest.raises(ValueError, match="stop_seconds must be finite, not inf"):
+        Limits(stop_seconds=float("inf"))
+    with pytest.raises(ValueError, match="request_seconds must be above 0, not nan"):
+        Limits(request_seconds=float("nan"))
     with pytest.raises(ValueError, match="body_bytes must be above 0"):
         Limits(body_bytes=0)
     with pytest.raises(ValueError, match="at most 64"):
