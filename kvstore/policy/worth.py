@@ -35,7 +35,7 @@ POOL_PARTS = 32
 JUDGED_AGAIN = 4
 SAMPLE_RUNS = 32
 # Tokens of a prompt that are new, where it goes on from known blocks: buckets, and that of any other prompt.
-NEW_EDGES = (48, 128, 512, 1024, 2048, 8192)
+NEW_EDGES = (128, 1024, 8192)
 ALL_NEW = 1 + len(NEW_EDGES)
 # Turns from here on are alike.
 TURN_MAX = 5

@@ -1,5 +1,7 @@
 """What of a use tells how soon a block is read again: what is remembered of it, and what comes of it."""
 
+from bisect import bisect_right
+
 import numpy as np
 import pytest
 
@@ -58,7 +60,7 @@ def test_what_is_new_is_told_in_tokens_and_not_as_a_share() -> None:
     short, long = [1, 2], list(range(100, 120))
     policy = made((0.0, short), (1.0, long), (2.0, [*short, 3]), (3.0, [*long, 120]), (4.0, [1, 4, 5]))
     after = policy._kinds.levels[NEW, policy._kind[[3, 120, 5]]].tolist()
-    assert after == [worth_module.NEW_EDGES.index(512) + 1] * 2 + [worth_module.ALL_NEW]
+    assert after == [bisect_right(worth_module.NEW_EDGES, 512)] * 2 + [worth_module.ALL_NEW]
 
 
 def test_uses_and_children_are_counted_so_far_and_no_further() -> None:
