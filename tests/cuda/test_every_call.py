@@ -141,7 +141,8 @@ def test_whatever_call_fails_all_ends_and_nothing_is_lost(is_new: bool, code: st
             life = live(driver)
             where = f"{call} {number} of rank {rank}: {life}"
             assert not driver[rank]._faults[call], f"{where}: it was not made"
-            assert descriptors(driver) == before, where
+            # What earlier tests have left may end meanwhile.
+            assert descriptors(driver) <= before, where
             for device in driver.by_uuid.values():
                 check_left(device, call if device is driver[rank] else "", where)
             if life.error is not None:
