@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 from kvstore.core.ahead import Ahead
 from kvstore.core.blocks import NO_FRAME, NO_ROW, NO_ROWS, Rows
 from kvstore.core.config import StoreConfig
-from kvstore.core.decisions import Lot
 from kvstore.core.frames import Purpose, make_room
 from kvstore.core.lanes import Lane, Lanes
 from kvstore.core.late import LateFrames
@@ -177,14 +176,8 @@ class Choosing:
         blocks.unpin(DISK, parents)
         if lacking.size:
             self._shed(lacking, for_good=not fitting.size and not blocks.pins[DISK].any())
-            lot = Lot(
-                kind="admit",
-                chosen="shed",
-                reason=WHY_SHED,
-                tenant=self._memory.shares.tenant_of_all(lacking),
-                counts=(("blocks_taken", float(fitting.size)), ("blocks_shed", float(lacking.size))),
-            )
-            self._memory.decisions.note_lot(self._memory.now, lot, blocks.owner[lacking])
+            counts = (("blocks_taken", float(fitting.size)), ("blocks_shed", float(lacking.size)))
+            self._memory.note_admission(lacking, "shed", WHY_SHED, counts)
         return fitting
 
     def _wait_for_parents(self, lane: Lane, rows: Rows) -> None:

@@ -9,7 +9,6 @@ import numpy as np
 
 from kvstore.core.blocks import NO_FRAME
 from kvstore.core.config import StoreConfig
-from kvstore.core.decisions import Lot
 from kvstore.core.links import Links
 from kvstore.core.memory import Memory
 from kvstore.core.ports import AdmissionPolicy
@@ -74,20 +73,9 @@ class Judging:
 
     def _note(self, admission: AdmissionPolicy, rows: Rows, chosen: str, why: str, count: str) -> None:
         """For who asks why."""
-        if not rows.size:
-            return
-        lot = Lot(
-            kind="admit",
-            chosen=chosen,
-            reason=why,
-            tenant=self._memory.shares.tenant_of_all(rows),
-            counts=((count, float(rows.size)),),
-        )
-        self._memory.decisions.note_lot(
-            self._memory.now,
-            lot,
-            self._memory.blocks.owner[rows],
-            lambda: admission.told(DISK, rows, are_turns=True),
+        counts = ((count, float(rows.size)),)
+        self._memory.note_admission(
+            rows, chosen, why, counts, lambda: admission.told(DISK, rows, are_turns=True)
         )
 
     def _write(self, rows: Rows) -> None:

@@ -7,13 +7,11 @@ bounded size, and begins only what no lane before it could begin instead.
 from collections.abc import Callable, Collection
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kvstore.core.ahead import Ahead
 from kvstore.core.blocks import NO_FRAME, Rows
 from kvstore.core.choosing import Choosing
 from kvstore.core.config import StoreConfig
-from kvstore.core.decisions import Lot
 from kvstore.core.effects import Transfer
 from kvstore.core.frames import clear_passage
 from kvstore.core.lanes import ORDER, Lane, make_lanes
@@ -46,8 +44,6 @@ WHY_JUDGED = "it was judged to be worth a write, or its engine said at Free that
 WHY_LIKELY = "no session has it, and it is likely enough to be read again"
 WHY_DRAINED = "the service is drained: all that is worth keeping is written"
 WHY_SHED = "too many blocks wait for their copy down: these are asked for again later"
-
-Owners = NDArray[np.int64]
 
 
 class Links:
@@ -97,19 +93,16 @@ class Links:
 
     def _note_admission(self, rows: Rows, taken: int) -> None:
         """For who asks why something is on disk, or isn't: of what sessions have, and of the rest."""
-        owners = self._memory.blocks.owner[rows]
         # Lone sequences have negative numbers.
-        has_session, are_taken = owners > 0, np.arange(rows.size) < taken
+        has_session, are_taken = self._memory.blocks.owner[rows] > 0, np.arange(rows.size) < taken
         for of_sessions in (True, False):
             part = has_session if of_sessions else ~has_session
             if count := np.count_nonzero(part):
-                self._note_part(
-                    rows[part], owners[part], int(np.count_nonzero(part & are_taken)), of_sessions
-                )
+                self._note_part(rows[part], int(np.count_nonzero(part & are_taken)), of_sessions)
                 if count == rows.size:
                     break
 
-    def _note_part(self, rows: Rows, owners: Owners, taken: int, of_sessions: bool) -> None:
+    def _note_part(self, rows: Rows, taken: int, of_sessions: bool) -> None:
         memory, is_whole = self._memory, taken == rows.size
         waiting = len(self._copies.rows) + len(self._writes.rows)
 
@@ -122,14 +115,10 @@ class Links:
                 *asked,
             )
 
-        lot = Lot(
-            kind="admit",
-            chosen="written to disk" if is_whole else "shed",
-            reason=self._why_written(of_sessions) if is_whole else WHY_SHED,
-            tenant=memory.shares.tenant_of_all(rows),
-            counts=(("blocks_taken", float(taken)), ("blocks_shed", float(rows.size - taken))),
-        )
-        memory.decisions.note_lot(memory.now, lot, owners, figures)
+        chosen = "written to disk" if is_whole else "shed"
+        reason = self._why_written(of_sessions) if is_whole else WHY_SHED
+        counts = (("blocks_taken", float(taken)), ("blocks_shed", float(rows.size - taken)))
+        memory.note_admission(rows, chosen, reason, counts, figures)
 
     def _why_written(self, of_sessions: bool) -> str:
         if self.yielding.is_draining:

@@ -3,15 +3,17 @@
 Who gets frames is said in `frames.py`, how they are given and taken back in `replicas.py`.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 
 from kvstore.core.blocks import NO_FRAME, NO_ROWS, Blocks, all_of, any_of, without_none
 from kvstore.core.config import StoreConfig
-from kvstore.core.decisions import Decisions
+from kvstore.core.decisions import Decisions, Lot, no_figures
 from kvstore.core.errors import check
 from kvstore.core.lacking import Lacking
 from kvstore.core.pool import FramePool
-from kvstore.core.ports import AdmissionPolicy, EvictionPolicy
+from kvstore.core.ports import AdmissionPolicy, EvictionPolicy, Figures
 from kvstore.core.prefix import PrefixIndex
 from kvstore.core.recency import Recency
 from kvstore.core.regret import Regret
@@ -187,6 +189,20 @@ class Memory:
         self._leave_index(rows)
         for tier in Tier:
             self.eviction.forget(tier, rows)
+
+    def note_admission(
+        self,
+        rows: Rows,
+        chosen: str,
+        reason: str,
+        counts: Figures,
+        figures: Callable[[], Figures] = no_figures,
+    ) -> None:
+        """For who asks why these have a copy further down, or none; of no blocks nothing is noted."""
+        if rows.size:
+            tenant = self.shares.tenant_of_all(rows)
+            lot = Lot(kind="admit", chosen=chosen, reason=reason, tenant=tenant, counts=counts)
+            self.decisions.note_lot(self.now, lot, self.blocks.owner[rows], figures)
 
     def _leave_index(self, rows: Rows) -> None:
         if rows.size and not self.room_was_made:

@@ -7,7 +7,6 @@ import numpy as np
 from kvstore.core.blocks import NO_ROWS, Rows, concat
 from kvstore.core.committing import Committing
 from kvstore.core.config import StoreConfig
-from kvstore.core.decisions import Lot
 from kvstore.core.engines import Engine, Publish, Release, SessionEnd, SwapOut, TurnEnd, Used
 from kvstore.core.judging import Judging
 from kvstore.core.links import Links
@@ -133,18 +132,9 @@ class Settling:
 
     def _note_refusal(self, admission: AdmissionPolicy, target: Tier, rows: Rows) -> None:
         """For who asks why."""
-        if not rows.size:
-            return
-        memory = self._memory
-        lot = Lot(
-            kind="admit",
-            chosen=REFUSED[target],
-            reason=WHY_REFUSED,
-            tenant=memory.shares.tenant_of_all(rows),
-            counts=(("blocks_refused", float(rows.size)),),
-        )
-        memory.decisions.note_lot(
-            memory.now, lot, memory.blocks.owner[rows], lambda: admission.told(target, rows)
+        counts = (("blocks_refused", float(rows.size)),)
+        self._memory.note_admission(
+            rows, REFUSED[target], WHY_REFUSED, counts, lambda: admission.told(target, rows)
         )
 
     def _end_turn(self, end: TurnEnd, chains: Chains) -> None:
