@@ -153,6 +153,11 @@ class Stream:
         """Tokens of the next piece of work on this stream."""
         return chunk_end(self.computed, len(self.tokens)) - self.computed
 
+    def findable_blocks(self, block_tokens: int) -> int:
+        """Leading blocks that a cache may have. The one with the last token is never a hit: its logits have
+        to be computed."""
+        return (len(self.tokens) - 1) // block_tokens
+
     @property
     def has_room(self) -> bool:
         return self.room >= len(self.tokens)

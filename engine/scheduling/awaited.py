@@ -22,14 +22,13 @@ def is_awaited(stream: Stream, others: Iterable[tuple[Stream, int]], block_token
 
     others  those who have memory, each with its leading blocks that can be found
     """
-    # The block with the last token is never a hit.
-    usable = (len(stream.tokens) - 1) // block_tokens
+    findable = stream.findable_blocks(block_tokens)
     ahead = -(-AWAITED_TOKENS // block_tokens)
     for other, found in others:
         # A key says what stands in front of it too, so the last of these blocks stands for all.
         last = found + ahead - 1
         filled = len(other.request.prompt) // block_tokens
-        if last < min(usable, filled) and stream.chain.keys[last] == other.chain.keys[last]:
+        if last < min(findable, filled) and stream.chain.keys[last] == other.chain.keys[last]:
             return True
     return False
 

@@ -117,12 +117,10 @@ class Entries:
         if stream.sequence != NO_SEQUENCE:  # Asked before: the store has kept the rest.
             return operations.allocate(stream.sequence, room)
         self._roster.number(stream)
-        # The block with the last token is never a hit: its logits have to be computed.
-        usable = (len(stream.tokens) - 1) // self._block_tokens
         return operations.allocate(
             stream.sequence,
             room,
-            block_keys=stream.chain.keys[:usable],
+            block_keys=stream.chain.keys[: stream.findable_blocks(self._block_tokens)],
             session=stream.request.session,
             turn=stream.request.turn,
             priority=stream.request.priority,

@@ -41,8 +41,7 @@ class Hints:
         if self._pressure != pb.PRESSURE_LOW or room <= 0:
             return None, 0
         for stream in islice(waiting, STREAMS_AHEAD):
-            # The block with the last token is never a hit.
-            blocks = min((len(stream.tokens) - 1) // block_tokens, room)
+            blocks = min(stream.findable_blocks(block_tokens), room)
             if stream.state is StreamState.QUEUED and stream not in self._given and blocks:
                 self._given[stream] = blocks
                 return stream, blocks
