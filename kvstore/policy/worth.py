@@ -18,22 +18,16 @@ from numpy.typing import NDArray
 
 from kvstore.core.ports import Figures, RowSource, Use
 from kvstore.core.types import Rows, Tier
+from kvstore.policy.candidates import Candidates
 from kvstore.policy.chain_worth import ChainWorth
 from kvstore.policy.favours import Favours
 from kvstore.policy.ghosts import Ghosts
 from kvstore.policy.kinds import UNKNOWN, Kinds, bucket
-from kvstore.policy.order import NEVER, UseOrder
+from kvstore.policy.order import NEVER
 from kvstore.policy.returns import Returns
 
 __all__ = ["Worth"]
 
-# Rows of a tier that are judged together; of these, one in so many may go before others are looked at.
-JUDGED_MIN = 8192
-JUDGED_PER_VICTIM = 32
-POOL_PARTS = 32
-# Where too few of these may go: so many times as many are judged.
-JUDGED_AGAIN = 4
-SAMPLE_RUNS = 32
 # Tokens of a prompt that are new, where it goes on from known blocks: buckets, and that of any other prompt.
 NEW_EDGES = (128, 1024, 8192)
 ALL_NEW = 1 + len(NEW_EDGES)
@@ -67,7 +61,7 @@ class Worth:
         self._time = np.zeros(capacity)
         self._is_shared = np.zeros(capacity, np.bool_)
         self.chains = ChainWorth(capacity)
-        self._tiers = tuple(_Candidates(capacity) for _ in Tier)
+        self._tiers = tuple(Candidates(capacity) for _ in Tier)
         self.favours = Favours(capacity)
         # Whether a row may be RETIRED: where none is, nothing of it costs.
         self._has_retired = False
@@ -248,69 +242,3 @@ def _children(before: NDArray[np.uint8], is_known: NDArray[np.bool_], known: int
     if 0 < known < children.size:
         children[known - 1] = min(int(children[known - 1]) + 1, COUNTED)
     return children
-
-
-class _Candidates:
-    """Of one tier: its rows, and those found to be of the least worth lately."""
-
-    def __init__(self, capacity: int) -> None:
-        self.order = UseOrder(capacity)
-        # And where they stood then in the order: who stands there no more was used since, or has gone.
-        self._pool = np.empty(0, np.intp)
-        self._places = np.empty(0, np.int32)
-        self._turn = 0
-
-    @property
-    def found(self) -> tuple[Rows, NDArray[np.int32], int]:
-        """All that asking for victims changes."""
-        return self._pool, self._places, self._turn
-
-    @found.setter
-    def found(self, found: tuple[Rows, NDArray[np.int32], int]) -> None:
-        self._pool, self._places, self._turn = found
-
-    def following(self) -> Rows:
-        """The one of the least worth of those that were found and are there; none, if there is no such."""
-        unused = self.order.places(self._pool) == self._places
-        first: Rows = self._pool[unused][:1]
-        return first
-
-    def look_again(self) -> None:
-        self._pool, self._places = self._pool[:0], self._places[:0]
-
-    def victims(self, count: int, removable: RowSource, policy: Worth) -> Rows:
-        unused = self.order.places(self._pool) == self._places
-        pool = self._pool = self._pool[unused]
-        self._places = self._places[unused]
-        if pool.size >= count:
-            victims = removable(policy.favours.plain(pool))
-            if victims.size >= count:
-                return victims[:count]
-        judged = max(JUDGED_MIN, JUDGED_PER_VICTIM * count)
-        self._turn += 1
-        while judged < len(self.order):
-            rows = self.order.sample(judged, self._turn, SAMPLE_RUNS, policy.chains.use)
-            victims = self._refill(rows, count, removable, policy)
-            if victims.size >= count:
-                return victims[:count]
-            judged *= JUDGED_AGAIN
-        rows = self.order.all()
-        victims = self._refill(rows, count, removable, policy)
-        if victims.size < count:
-            victims = removable(policy.favours.last(self._least(rows, rows.size, policy)))
-        return victims[:count]
-
-    def _refill(self, rows: Rows, count: int, removable: RowSource, policy: Worth) -> Rows:
-        """Of these the least are in the pool from now on. Returns what of them may go."""
-        rows = policy.favours.plain(rows)
-        self._pool = self._least(rows, max(2 * count, rows.size // POOL_PARTS), policy)
-        self._places = self.order.places(self._pool)
-        return removable(self._pool)
-
-    def _least(self, rows: Rows, count: int, policy: Worth) -> Rows:
-        """Of the least worth first; of equal worth in the order of use, so tails before heads."""
-        worth = policy.chains.ranks(rows, policy.worth(rows))
-        if count < rows.size:
-            least = np.flatnonzero(worth <= np.partition(worth, count)[count])
-            rows, worth = rows[least], worth[least]
-        return rows[np.argsort(worth, kind="stable")][:count]
