@@ -7,7 +7,7 @@ ones cost less to look for, to move and to write to disk.
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bench.report import Row, make_row
 from bench.serving_bench import Bench
@@ -52,22 +52,8 @@ LOADS = (
     ),
 )
 QUICK_LOADS = (
-    Load(
-        name="short prompts, 20 tokens of them shared",
-        clients=4,
-        requests=8,
-        shared_tokens=20,
-        own_tokens=25,
-        answer_tokens=8,
-    ),
-    Load(
-        name="long prompts, half of them shared",
-        clients=2,
-        requests=4,
-        shared_tokens=150,
-        own_tokens=150,
-        answer_tokens=4,
-    ),
+    replace(LOADS[0], clients=4, requests=8, answer_tokens=8),
+    replace(LOADS[1], shared_tokens=150, own_tokens=150, answer_tokens=4),
 )
 
 

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +24,7 @@ from engine.kv.set_ups import SET_UPS
 from kvstore.client import Client
 from kvstore.v1 import kvstore_pb2 as pb
 
-__all__ = ["OWN_SERVICE", "SETUPS", "Server", "SetUp", "server"]
+__all__ = ["OWN_SERVICE", "SETUPS", "Server", "SetUp", "read_figures", "server", "server_process"]
 
 SETUPS = tuple(SET_UPS)
 # Those that a kvstore service stands behind.
@@ -128,16 +128,22 @@ def server(setup: SetUp, folder: Path | None = None) -> Iterator[Server]:
     # Short, because the path of a socket may not be long.
     with tempfile.TemporaryDirectory(prefix="kvbench-", ignore_cleanup_errors=True) as made:
         place = folder or Path(made)
-        log = Path(made) / "server.log"
-        command = [sys.executable, "-m", "engine.server.command", "serve", *setup.flags(place)]
-        with log.open("wb") as errors:
-            process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=errors, text=True)
-        try:
-            url = _url(process, log)
-            address = f"unix:{place / 'kvstore.sock'}" if setup.name in OWN_SERVICE else ""
+        address = f"unix:{place / 'kvstore.sock'}" if setup.name in OWN_SERVICE else ""
+        with server_process(setup.flags(place), Path(made) / "server.log") as (process, url):
             yield Server(setup, url, address, process.pid)
-        finally:
-            _end(process)
+
+
+@contextmanager
+def server_process(flags: Sequence[str], log: Path) -> Iterator[tuple["subprocess.Popen[str]", str]]:
+    """`kvstore-engine serve` with its URL, when it answers; ended at the end, unless it has. `log`: where
+    what it says on stderr goes."""
+    command = [sys.executable, "-m", "engine.server.command", "serve", *flags]
+    with log.open("wb") as errors:
+        process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=errors, text=True)
+    try:
+        yield process, _url(process, log)
+    finally:
+        _end(process)
 
 
 def _url(process: "subprocess.Popen[str]", log: Path) -> str:

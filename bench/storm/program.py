@@ -3,7 +3,6 @@
 import re
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from pathlib import Path
 import httpx
 import psutil
 
+from bench.serving_server import read_figures, server_process
 from kvstore.client import Client, ClientError
 from kvstore.v1 import kvstore_pb2 as pb
 
@@ -29,34 +29,25 @@ BAD = re.compile(r"WARNING|ERROR|CRITICAL|Traceback|Error:")
 
 
 class Program:
-    def __init__(self, process: "subprocess.Popen[str]", folder: Path) -> None:
-        self._process = process
-        self._logs = {folder / "server.log": 0, folder / "kv" / "service.log": 0}
-        self.url, self._socket = "", ""
-
-    def until_ready(self) -> None:
-        told = [self._process.stdout.readline() for _ in range(3)] if self._process.stdout else []
-        if not told or not told[-1]:
-            raise SystemExit(f"the server has not started: {self.new_lines()}")
-        self.url = re.findall(r"http://\S+(?=/v1)", told[0])[0]
-        self._socket = told[-1].split()[-1]
+    def __init__(self, process: "subprocess.Popen[str]", url: str, log: Path, service: Path) -> None:
+        """`service`: the folder of the kvstore service."""
+        self._process, self.url = process, url
+        self._address = f"unix:{service / 'kvstore.sock'}"
+        self._logs = {log: 0, service / "service.log": 0}
 
     def usage(self) -> pb.Usage:
         """Of the service, which may just be coming back."""
         end = time.monotonic() + PATIENCE_SECONDS
         while True:
             try:
-                with Client(self._socket) as client:
+                with Client(self._address) as client:
                     return client.operator.usage()
             except ClientError:
                 if time.monotonic() > end:
                     raise
 
     def answers_under_way(self) -> float:
-        lines = httpx.get(self.url + "/metrics").text.splitlines()
-        return float(
-            next(line for line in lines if line.startswith("kvstore_engine_answers_under_way ")).split()[1]
-        )
+        return read_figures(httpx.get(self.url + "/metrics").text)["answers_under_way"]
 
     def kill_service(self) -> None:
         """Who started it starts it again."""
@@ -91,18 +82,9 @@ class Program:
 @contextmanager
 def started(model: str) -> Iterator[Program]:
     with tempfile.TemporaryDirectory(prefix="kvstorm-") as name:
-        folder = Path(name)
+        log, service = Path(name) / "server.log", Path(name) / "kv"
         sizes = [word for flag, count in FRAMES.items() for word in (flag, str(count * FRAME_BYTES))]
-        flags = ["--model", model, "--port", "0", "--threads", "1", "--folder", str(folder / "kv"), *sizes]
+        flags = ["--model", model, "--port", "0", "--threads", "1", "--folder", str(service), *sizes]
         limits = ["--body-bytes", str(BODY_BYTES), "--answers-at-once", "64"]
-        command = [sys.executable, "-m", "engine.server.command", "serve", "--own-service", *flags, *limits]
-        with (folder / "server.log").open("w") as log:
-            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
-        program = Program(process, folder)
-        try:
-            program.until_ready()
-            yield program
-        finally:
-            if process.poll() is None:
-                process.send_signal(signal.SIGTERM)
-                process.wait()
+        with server_process(["--own-service", *flags, *limits], log) as (process, url):
+            yield Program(process, url, log, service)
