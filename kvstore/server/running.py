@@ -24,6 +24,7 @@ from kvstore.core.usage import Usage
 from kvstore.core.watermarks import MARKED_TIERS
 from kvstore.observe.counting import Counts
 from kvstore.observe.journal import Journal
+from kvstore.server.beat import Beat
 from kvstore.server.clock import now
 from kvstore.server.costs import LinkCosts
 from kvstore.server.events import Events
@@ -39,8 +40,6 @@ from kvstore.tiers.movers import Movers
 from kvstore.tiers.rates import LinkRates
 
 __all__ = ["RunningStore"]
-
-TICK_SECONDS = 0.1
 
 AnswerKind = TypeVar("AnswerKind", bound=Answer)
 
@@ -93,7 +92,7 @@ class RunningStore:
         )
         limits.rule(rates, self._movers.set_rate)
         self._costs = LinkCosts(rates, limits, pools.gpu.frame_bytes, piece_bytes(pools.gpu))
-        self._ticker: asyncio.Handle = self._loop.call_soon(self._tick)
+        self._beat = Beat(self._loop, tick=self._tick, look=self._look)
 
     def ask(self, event: Event, kind: type[AnswerKind]) -> AnswerKind:
         """Has the store handle an event and starts what follows. `kind` is the answer it must have."""
@@ -154,7 +153,7 @@ class RunningStore:
         False: a thread still hangs in a call, so nothing that it may touch was closed.
         """
         self._closing = True
-        self._ticker.cancel()
+        self._beat.end()
         ended = await asyncio.to_thread(self._movers.close, seconds)
         if self.journal is not None:
             await asyncio.to_thread(self.journal.close)
@@ -233,13 +232,15 @@ class RunningStore:
     # --- The beat.
 
     def _tick(self) -> None:
-        self._ticker = self._loop.call_later(TICK_SECONDS, self._tick)
+        with suppress(CheckFailed):
+            self.ask(Tick(time=now()), Done)
+
+    def _look(self) -> None:
         if self.failure is None and (dead := self._find_dead()):
             self._fail(CheckFailed(dead))
         self._limits.refresh()
         with suppress(CheckFailed):
             self.tell_costs()
-            self.ask(Tick(time=now()), Done)
 
     def _find_dead(self) -> str:
         if isinstance(self._movers.error, DeviceLost):
