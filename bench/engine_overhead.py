@@ -38,7 +38,7 @@ SEQUENCES, PROMPT_TOKENS, BLOCK_TOKENS = 8, 256, 16
 # As the server has them by default.
 THREADS = 2
 OVERHEAD_MAX = 1.01
-ROUNDS, ROUNDS_QUICK = 15, 3
+ROUNDS, ROUNDS_QUICK = 12, 3
 # Steps of each in a round: a block's worth, so that each round has what comes once a block.
 STEPS = BLOCK_TOKENS
 WARM_STEPS = 4

@@ -37,7 +37,7 @@ LOADS = (
     Load(
         name="short prompts, 20 tokens of them shared",
         clients=8,
-        requests=16,
+        requests=8,
         shared_tokens=20,
         own_tokens=25,
         answer_tokens=20,

@@ -34,11 +34,11 @@ class Sizes:
 
 
 FULL = Sizes(
-    closed=6,
-    open=4,
+    closed=4,
+    open=3,
     turns=3,
     answer_tokens=24,
-    clients=6,
+    clients=4,
     per_second=0.5,
     memory_tokens=4096,
     reserve_tokens=2048,

@@ -37,7 +37,7 @@ class Sizes:
     rounds: int
 
 
-FULL = Sizes(history_tokens=4000, new_tokens=64, rounds=3)
+FULL = Sizes(history_tokens=4000, new_tokens=64, rounds=2)
 QUICK = Sizes(history_tokens=800, new_tokens=32, rounds=1)
 
 

@@ -18,7 +18,8 @@ __all__ = ["Measured", "differing", "measure_closed", "measure_open", "percentil
 
 Figures = Mapping[str, float]
 
-LOOK_SECONDS = 0.1
+# A look takes some milliseconds of the processor, on which the server computes.
+LOOK_SECONDS = 0.25
 
 
 @dataclass(frozen=True)

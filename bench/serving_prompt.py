@@ -27,7 +27,7 @@ class Sizes:
     memory_tokens: int
 
 
-FULL = Sizes(system_tokens=2000, own_tokens=200, requests=32, paged_requests=8, memory_tokens=12288)
+FULL = Sizes(system_tokens=2000, own_tokens=200, requests=32, paged_requests=4, memory_tokens=12288)
 QUICK = Sizes(system_tokens=400, own_tokens=40, requests=8, paged_requests=4, memory_tokens=4096)
 
 

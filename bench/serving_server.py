@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,14 +68,21 @@ class Server:
         """`address`: the kvstore service's; empty where there is none. `process`: the engine's."""
         self.setup, self.url, self.address = setup, url, address
         self._process = psutil.Process(process)
+        # A new connection each time: the server may just be closing an idle one.
+        limits = httpx.Limits(max_keepalive_connections=0)
+        self._client = httpx.Client(base_url=url, timeout=SECONDS_MAX, limits=limits, trust_env=False)
 
     @property
     def model(self) -> str:
         return self.setup.model
 
+    def close(self) -> None:
+        """It is asked for no figures any more."""
+        self._client.close()
+
     def figures(self) -> dict[str, float]:
         """What `/metrics` has, by name without `kvstore_engine_`; of several labels, the sum."""
-        response = httpx.get(f"{self.url}/metrics", timeout=SECONDS_MAX, trust_env=False)
+        response = self._client.get("/metrics")
         return read_figures(response.raise_for_status().text)
 
     def figures_at_rest(self) -> dict[str, float]:
@@ -129,8 +136,11 @@ def server(setup: SetUp, folder: Path | None = None) -> Iterator[Server]:
     with tempfile.TemporaryDirectory(prefix="kvbench-", ignore_cleanup_errors=True) as made:
         place = folder or Path(made)
         address = f"unix:{place / 'kvstore.sock'}" if setup.name in OWN_SERVICE else ""
-        with server_process(setup.flags(place), Path(made) / "server.log") as (process, url):
-            yield Server(setup, url, address, process.pid)
+        with (
+            server_process(setup.flags(place), Path(made) / "server.log") as (process, url),
+            closing(Server(setup, url, address, process.pid)) as running,
+        ):
+            yield running
 
 
 @contextmanager
