@@ -2795,9 +2795,10 @@ class ListDecisionsRequest(_message.Message):
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     ENGINE_FIELD_NUMBER: _builtins.int
     KIND_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
     session: _builtins.str
-    """Only what concerns this chat session of any tenant; or this sequence, of one engine
-    or of any. Both empty: all, those of tiers included. Room that was made for them
+    """Only what concerns this chat session, of `tenant` or of any; or this sequence, of one
+    engine or of any. Both empty: all, those of tiers included. Room that was made for them
     concerns them, and so do lots with blocks that are theirs.
     """
     sequence: _builtins.int
@@ -2811,6 +2812,10 @@ class ListDecisionsRequest(_message.Message):
     """
     kind: _builtins.str
     """Only this kind; empty: all."""
+    tenant: _builtins.str
+    """Only what concerns this tenant: its sequences, its blocks, or both. Empty: all tenants, not
+    the default one alone.
+    """
     def __init__(
         self,
         *,
@@ -2820,10 +2825,11 @@ class ListDecisionsRequest(_message.Message):
         page_token: _builtins.str = ...,
         engine: _builtins.str = ...,
         kind: _builtins.str = ...,
+        tenant: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["engine", b"engine", "kind", b"kind", "page_size", b"page_size", "page_token", b"page_token", "sequence", b"sequence", "session", b"session"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["engine", b"engine", "kind", b"kind", "page_size", b"page_size", "page_token", b"page_token", "sequence", b"sequence", "session", b"session", "tenant", b"tenant"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2892,24 +2898,29 @@ class Decision(_message.Message):
 
     @_typing.final
     class RoomFor(_message.Message):
+        """With the tenant where the service has several."""
+
         DESCRIPTOR: _descriptor.Descriptor
 
         ENGINE_FIELD_NUMBER: _builtins.int
         SEQUENCE_FIELD_NUMBER: _builtins.int
         SESSION_FIELD_NUMBER: _builtins.int
+        TENANT_FIELD_NUMBER: _builtins.int
         engine: _builtins.str
         sequence: _builtins.int
         session: _builtins.str
+        tenant: _builtins.str
         def __init__(
             self,
             *,
             engine: _builtins.str = ...,
             sequence: _builtins.int = ...,
             session: _builtins.str = ...,
+            tenant: _builtins.str = ...,
         ) -> None: ...
         _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["engine", b"engine", "sequence", b"sequence", "session", b"session"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["engine", b"engine", "sequence", b"sequence", "session", b"session", "tenant", b"tenant"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2919,17 +2930,20 @@ class Decision(_message.Message):
 
         SESSION_FIELD_NUMBER: _builtins.int
         BLOCKS_FIELD_NUMBER: _builtins.int
+        TENANT_FIELD_NUMBER: _builtins.int
         session: _builtins.str
         blocks: _builtins.int
+        tenant: _builtins.str
         def __init__(
             self,
             *,
             session: _builtins.str = ...,
             blocks: _builtins.int = ...,
+            tenant: _builtins.str = ...,
         ) -> None: ...
         _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks", b"blocks", "session", b"session"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks", b"blocks", "session", b"session", "tenant", b"tenant"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
