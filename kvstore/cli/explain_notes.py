@@ -115,5 +115,6 @@ def _tenants(answer: Answer) -> dict[str, str]:
 def _named_in(decision: pb.Decision) -> Iterator[tuple[str, str]]:
     """Sessions, each with whose it is; either may be empty."""
     yield decision.session, decision.tenant
+    yield from (("", tenant) for tenant in decision.tenants)
     yield from ((each.session, each.tenant) for each in decision.room_for)
     yield from ((each.session, each.tenant) for each in decision.blocks_of)

@@ -51,6 +51,9 @@ def _headline(decision: pb.Decision) -> str:
         about.append(f"engine {short_engine(decision.engine)}")
     if decision.tenant:
         about.append(f"tenant {shown(decision.tenant)}")
+    if decision.tenants:
+        many = len(decision.tenants) > 1
+        about.append(f"tenant{'s' if many else ''} {', '.join(map(shown, decision.tenants))}")
     if about:
         whom.append(f"({', '.join(about)})")
     time, last = moment(decision.time), moment(decision.last_time)

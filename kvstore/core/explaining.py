@@ -42,7 +42,8 @@ class BlocksOf(Struct, frozen=True):
 class Told(Struct, frozen=True, kw_only=True):
     """A decision as it is told. `number` counts them. Of lots that are alike it is the first one of `lots`,
     the last of which was at `until`; `room_for`: sequences for which room was made, the first of them;
-    `blocks_of`: sessions with how many blocks of theirs, as far as they are known by name."""
+    `blocks_of`: sessions with how many blocks of theirs, as far as they are known by name; `tenants`: whose
+    the blocks are, where they are several tenants'."""
 
     number: int
     decision: Decision
@@ -50,6 +51,7 @@ class Told(Struct, frozen=True, kw_only=True):
     until: float
     room_for: tuple[Party, ...]
     blocks_of: tuple[BlocksOf, ...]
+    tenants: tuple[str, ...]
 
 
 class _Asked(Struct, frozen=True):
@@ -154,6 +156,7 @@ class Explaining:
             until=note.until,
             room_for=tuple(note.parties),
             blocks_of=blocks_of,
+            tenants=() if decision.tenant else tuple(sorted(filter(None, note.tenants))),
         )
 
     def _blocks_of(self, by_owner: dict[int, int]) -> tuple[BlocksOf, ...]:

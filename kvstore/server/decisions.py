@@ -105,4 +105,5 @@ def _encode(told: Told, explaining: Explaining, time_of: Callable[[float], Times
     for each in told.blocks_of:
         tenant = explaining.tenant_of(each.domain)
         message.blocks_of.add(session=each.session, blocks=each.blocks, tenant=tenant)
+    message.tenants.extend(told.tenants)
     return message

@@ -2963,6 +2963,7 @@ class Decision(_message.Message):
     LAST_TIME_FIELD_NUMBER: _builtins.int
     ROOM_FOR_FIELD_NUMBER: _builtins.int
     BLOCKS_OF_FIELD_NUMBER: _builtins.int
+    TENANTS_FIELD_NUMBER: _builtins.int
     kind: _builtins.str
     """"swap" (a sequence leaves the GPU), "restore" (one comes back, or begins with a
     cached prefix below the GPU), "evict" and "admit" (blocks of a tier, a lot each).
@@ -2983,7 +2984,7 @@ class Decision(_message.Message):
     session: _builtins.str
     tenant: _builtins.str
     """Whose it is, where the service has several tenants; empty for a lot with blocks of more
-    than one.
+    than one: `tenants` has those.
     """
     lots: _builtins.int
     """Of lots that are alike and follow one another, as where what is decoded evicts a block
@@ -3006,6 +3007,12 @@ class Decision(_message.Message):
         that are known by name, the 8 with most blocks.
         """
 
+    @_builtins.property
+    def tenants(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Whose the blocks of a lot are that are not one tenant's, by name; those that are named no
+        more left out.
+        """
+
     def __init__(
         self,
         *,
@@ -3025,10 +3032,11 @@ class Decision(_message.Message):
         last_time: _timestamp_pb2.Timestamp | None = ...,
         room_for: _abc.Iterable[Global___Decision.RoomFor] | None = ...,
         blocks_of: _abc.Iterable[Global___Decision.SessionBlocks] | None = ...,
+        tenants: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["last_time", b"last_time", "time", b"time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks_of", b"blocks_of", "chosen", b"chosen", "chosen_cost_seconds", b"chosen_cost_seconds", "engine", b"engine", "inputs", b"inputs", "kind", b"kind", "last_time", b"last_time", "lots", b"lots", "other", b"other", "other_cost_seconds", b"other_cost_seconds", "reason", b"reason", "room_for", b"room_for", "sequence", b"sequence", "session", b"session", "tenant", b"tenant", "time", b"time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks_of", b"blocks_of", "chosen", b"chosen", "chosen_cost_seconds", b"chosen_cost_seconds", "engine", b"engine", "inputs", b"inputs", "kind", b"kind", "last_time", b"last_time", "lots", b"lots", "other", b"other", "other_cost_seconds", b"other_cost_seconds", "reason", b"reason", "room_for", b"room_for", "sequence", b"sequence", "session", b"session", "tenant", b"tenant", "tenants", b"tenants", "time", b"time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

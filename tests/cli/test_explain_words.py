@@ -30,6 +30,9 @@ def words(decision: pb.Decision) -> str:
 def test_whose_it_is_is_said_as_far_as_it_is_known() -> None:
     lot = pb.Decision(kind="admit", chosen="written to disk", reason="it is kept")
     assert describe(lot).splitlines()[0].endswith(" UTC  admit")
+    lot.tenants.extend(["acme", "zeta"])
+    assert describe(lot).splitlines()[0].endswith(" UTC  admit (tenants acme, zeta)")
+    lot.ClearField("tenants")
     lot.tenant = "acme"
     assert describe(lot).splitlines()[0].endswith(" UTC  admit (tenant acme)")
     swap = pb.Decision(

@@ -157,6 +157,7 @@ def test_a_tenant_whose_blocks_no_session_names_is_found_by_its_lots() -> None:
         caller.cache(text(number, 16), 10 + number, tenant=tenant)
     caller.allocate(20, 60, tenant="a")
     [lot] = told(caller, kind="evict")
+    assert (lot.decision.tenant, lot.tenants) == ("", ("a", "b"))
     assert [each.number for each in told(caller, kind="evict", tenant="b")] == [lot.number]
 
 
