@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from kvstore.cli.explain_gaps import TimeOf, gaps_before, gaps_in
+from kvstore.cli.explain_gaps import TimeOf, gaps_after, gaps_before, gaps_in
 from kvstore.client.client import Client
 from kvstore.v1 import kvstore_pb2 as pb
 
@@ -43,7 +43,7 @@ def recall(path: Path, request: pb.ListDecisionsRequest, limit: int) -> Answer:
     """Of all runs in a journal. Raises JournalInvalid where there is none."""
     # Imported here: to ask a service no core has to be loaded.
     from kvstore.core.errors import JournalInvalid
-    from kvstore.observe.reading import find_runs
+    from kvstore.observe.reading import find_headless, find_runs
     from kvstore.observe.recalling import recall_run
     from kvstore.server.decisions import check_one_engine, engines_named
 
@@ -61,7 +61,7 @@ def recall(path: Path, request: pb.ListDecisionsRequest, limit: int) -> Answer:
     for run in reversed(runs):
         recalled, time_of = recall_run(run), _clock(run)
         explaining = recalled.store.explaining
-        gaps[:0] = gaps_in(run, recalled, time_of)
+        gaps[:0] = gaps_in(run, recalled, request.kind, time_of)
         engines.update(engines_named(request.engine, explaining))
         left = limit - len(answer.decisions)
         is_enough = bool(limit) and left <= 0
@@ -72,6 +72,7 @@ def recall(path: Path, request: pb.ListDecisionsRequest, limit: int) -> Answer:
     # Each run has engines of its own.
     check_one_engine(request.engine, sorted(engines))
     gaps[:0] = gaps_before(path, runs[0], _clock(runs[0]))
+    gaps += gaps_after(find_headless(path))
     return answer._replace(gaps=tuple(gaps))
 
 

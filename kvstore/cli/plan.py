@@ -13,6 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from kvstore.cli.plan_drawing import check_drawing, draw
 from kvstore.cli.plan_page import show_plan
+from kvstore.cli.texts import counted
 from kvstore.core.errors import ConfigInvalid
 from kvstore.core.types import Tier
 from kvstore.planner.machine import Sizes
@@ -92,7 +93,7 @@ def _open(trace: Path | None, journal: Path | None, block_tokens: int | None) ->
     opened = open_journal(journal)
     if block_tokens not in (None, opened.block_tokens):
         raise ConfigInvalid(
-            f"the journal's blocks hold {opened.block_tokens} tokens",
+            f"the journal's blocks hold {counted(opened.block_tokens, 'token')}",
             field="--block-tokens",
             value=block_tokens,
             remedy="leave it out",

@@ -17,7 +17,7 @@ from kvstore.observe.folder import find_segments
 from kvstore.observe.framing import Frames, journal_invalid
 from kvstore.observe.records import FORMAT, Entry, Heading
 
-__all__ = ["Run", "find_runs"]
+__all__ = ["Run", "find_headless", "find_runs"]
 
 
 @dataclass(slots=True)
@@ -72,6 +72,11 @@ def find_runs(path: Path) -> list[Run]:
         else:
             runs.append(Run(heading, [segment]))
     return runs
+
+
+def find_headless(path: Path) -> list[Path]:
+    """Segments that belong to no run: their writers did not come as far as the heading."""
+    return [segment for segment in _segments(path) if _read_heading(segment) is None]
 
 
 def _segments(path: Path) -> list[Path]:

@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from kvstore.cli.main import app
+from kvstore.core import decisions
 from kvstore.core.calls import Forget
 from kvstore.core.errors import FieldInvalid, JournalInvalid
 from kvstore.observe.folder import find_segments, segment_name
@@ -194,6 +195,31 @@ def test_an_end_that_is_torn_is_told_with_the_moment_until_which_all_is_known(tm
         r"writing still\.\n",
         done.stderr,
     ), done.stderr
+
+
+def test_a_segment_in_which_nothing_is_whole_is_told_of(tmp_path: Path) -> None:
+    record(tmp_path, 1, "chat")
+    (tmp_path / segment_name(2)).write_bytes(find_segments(tmp_path)[0].read_bytes()[:50])
+    done = explain(tmp_path)
+    assert numbers(done.stdout) == [1]
+    assert done.stderr.startswith("0000000002.journal holds no whole record: the service that began to write")
+
+
+def test_of_more_decisions_than_are_remembered_it_is_told_since_when_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record_long(tmp_path, swaps=8)
+    assert explain(tmp_path).stderr == ""
+    monkeypatch.setattr(decisions, "KEPT_MAX", 5)
+    done = explain(tmp_path)
+    assert numbers(done.stdout) == [4, 5, 6, 7, 8]
+    first = done.stdout[: len("1970-01-01 00:00:00.000")]
+    assert done.stderr == (
+        "Of the kind swap the last 5 of the run that began at 1970-01-01 00:00:00.000 UTC are remembered, "
+        f"from {first} UTC on.\n"
+    )
+    assert "the last 5 of" in explain(tmp_path, "--kind", "swap").stderr
+    assert "the last 5 of" not in explain(tmp_path, "--kind", "evict").stderr
 
 
 @pytest.mark.parametrize("named", ["folder", "file"])
