@@ -3,9 +3,11 @@
 import math
 from collections.abc import Iterator, Mapping
 
+from google.protobuf.timestamp_pb2 import Timestamp
+
 from kvstore.cli.texts import counted
 
-__all__ = ["Inputs", "money", "seconds", "share", "size", "span", "times"]
+__all__ = ["Inputs", "moment", "money", "seconds", "share", "size", "span", "times"]
 
 RATE, SECONDS = "_bytes_per_second", "_seconds"
 
@@ -56,6 +58,11 @@ class Inputs:
         if fixed:
             parts.append(f"{seconds(fixed)} to begin")
         return f"{source.upper()} to {target.upper()} {' + '.join(parts)} = {seconds(total)}"
+
+
+def moment(time: Timestamp) -> str:
+    """To the millisecond, UTC."""
+    return f"{time.ToDatetime():%Y-%m-%d %H:%M:%S.%f}"[:-3]
 
 
 def money(unpriced: float, price: float) -> str:

@@ -4,7 +4,8 @@ thought to be worth."""
 from collections.abc import Iterator
 
 from kvstore.cli.explain_figures import Inputs, span
-from kvstore.cli.texts import counted, shown
+from kvstore.cli.explain_whose import for_whom, whose
+from kvstore.cli.texts import counted
 from kvstore.v1 import kvstore_pb2 as pb
 
 __all__ = ["admit_lines", "evict_lines"]
@@ -22,43 +23,31 @@ ORDERS = {
 def evict_lines(decision: pb.Decision, inputs: Inputs) -> Iterator[str]:
     tier, _, policy = decision.chosen.removeprefix("from ").rpartition(" by ")
     blocks, lost = inputs.count("blocks"), inputs.count("blocks_lost")
-    lots = f", in {counted(decision.lots, 'lot')}" if decision.lots > 1 else ""
-    yield f"{counted(blocks, 'block')} left {tier}{lots}, because {decision.reason}{_for_whom(decision)}."
-    first = ", at the first lot" if decision.lots > 1 else ""
-    free, lacking = inputs.count("frames_free"), inputs.count("frames_lacking")
-    yield f"Free there{first}: {counted(free, 'frame')}; needed beside them: {lacking:,}."
-    they, were = ("It", "was") if blocks == 1 else ("They", "were")
+    went = f"{counted(blocks, 'block')} left {tier}{_lots(decision)}"
+    yield f"{went}, because {decision.reason}{for_whom(decision)}."
+    yield _needed(decision, inputs)
     if lost:
         them = "it" if lost == 1 else "they"
         yield f"Of {lost:,} it was the last copy: {them} would have to be computed again."
     else:
         yield f"{'It has' if blocks == 1 else 'All of them have'} a copy in another tier."
-    yield from _whose(decision, inputs)
-    why = ORDERS.get(policy, f"first by {policy}")
-    if "worth_least_reads_per_second" in inputs:
-        least, most = inputs["worth_least_reads_per_second"], inputs["worth_most_reads_per_second"]
-        kept = inputs["worth_kept_reads_per_second"]
-        yield (
-            f"{they} {were} {why}: {_reads(least, most)}. The next that stays: "
-            + (_reads(kept, kept) if "worth_kept_reads_per_second" in inputs else "none was looked at")
-            + "."
-        )
-    else:
-        yield f"{they} {were} {why}."
+    yield whose(decision, inputs, blocks)
+    yield from _order(decision, inputs, ORDERS.get(policy, f"first by {policy}"))
 
 
 def admit_lines(decision: pb.Decision, inputs: Inputs) -> Iterator[str]:
     taken, shed, refused = (inputs.count(f"blocks_{what}") for what in ("taken", "shed", "refused"))
-    lots = f", in {counted(decision.lots, 'lot')}" if decision.lots > 1 else ""
     blocks = counted(refused or shed or taken, "block")
     # It is said when they are queued: the device has its say later.
     what = "to be written to disk" if decision.chosen == "written to disk" else decision.chosen
-    beside = f" ({taken:,} more were taken)" if shed and taken else ""
-    yield f"{blocks} {what}{beside}{lots}: {decision.reason}."
-    yield from _whose(decision, inputs)
+    beside = f" ({taken:,} more {'was' if taken == 1 else 'were'} taken)" if shed and taken else ""
+    yield f"{blocks} {what}{beside}{_lots(decision)}: {decision.reason}."
+    yield whose(decision, inputs)
+    of = ", of the first lot" if decision.lots > 1 else ""
     if "chance_wanted" in inputs:
         least, most = inputs["chance_least"], inputs["chance_most"]
-        yield f"Chance to be read again: {_range(least, most)}; {inputs['chance_wanted']:.2g} is asked for."
+        chance, asked = _range(least, most), inputs["chance_wanted"]
+        yield f"Chance to be read again{of}: {chance}; {asked:.2g} is asked for."
         watched, wanted = inputs["watched_seconds"], inputs["watched_seconds_wanted"]
         if watched < wanted:
             yield (
@@ -67,30 +56,64 @@ def admit_lines(decision: pb.Decision, inputs: Inputs) -> Iterator[str]:
             )
     if "queue_blocks_max" in inputs:
         waiting, room = counted(inputs.count("blocks_waiting"), "block"), inputs.count("queue_blocks_max")
-        yield f"In the queue down, to CPU and disk, before them: {waiting}, of at most {room:,}."
+        first = "the first lot" if decision.lots > 1 else "them"
+        yield f"In the queue down, to CPU and disk, before {first}: {waiting}, of at most {room:,}."
     if failed := inputs.count("writes_failed_in_a_row"):
         yield f"{counted(failed, 'write')} to disk failed before, one after the other."
 
 
-def _for_whom(decision: pb.Decision) -> str:
-    """The sequences, by number and session."""
-    named = [
-        f"{each.sequence}" + (f" of session {shown(each.session)}" if each.session else "")
-        for each in decision.room_for
-    ]
-    return f" (sequence{'s' if len(named) > 1 else ''} {', '.join(named)})" if named else ""
+def _lots(decision: pb.Decision) -> str:
+    return f", in {counted(decision.lots, 'lot')}" if decision.lots > 1 else ""
 
 
-def _whose(decision: pb.Decision, inputs: Inputs) -> Iterator[str]:
-    of_sessions = inputs.count("blocks_of_sessions")
-    mine = inputs.count("blocks_of_this_session")
-    named = [f"{shown(each.session)} {each.blocks:,}" for each in decision.blocks_of]
-    known = sum(each.blocks for each in decision.blocks_of)
-    if of_sessions > known:
-        named.append(f"of sessions that are not known by name {of_sessions - known:,}")
-    if mine and decision.session not in {each.session for each in decision.blocks_of}:
-        named.append(f"of this session {mine:,}")
-    yield "Whose: " + (", ".join(named) if named else "of no session") + "."
+def _needed(decision: pb.Decision, inputs: Inputs) -> str:
+    """Of several lots only the first one's figures are kept."""
+    free, lacking = inputs.count("frames_free"), inputs.count("frames_lacking")
+    # What must be left over for others goes only when they need it.
+    spare = inputs.count("frames_spare")
+    needed = lacking - spare
+    many = decision.lots > 1
+    told = (
+        f"{'At the first lot' if many else 'Before that'} {_frames(free)} free there, and {needed:,} more "
+        f"{'was' if needed == 1 else 'were'} needed"
+    )
+    if spare:
+        it = "it" if spare == 1 else "they"
+        told += (
+            f"; {spare:,} beside had to be such as can be freed at any time, for those who stand ahead or "
+            f"for reads from disk, and {it} stayed"
+        )
+    return f"{told}.{' What the others found is not kept.' if many else ''}"
+
+
+def _frames(count: int) -> str:
+    return f"{counted(count, 'frame')} {'was' if count == 1 else 'were'}"
+
+
+def _order(decision: pb.Decision, inputs: Inputs, why: str) -> Iterator[str]:
+    """Why these, and not others."""
+    they = "It was" if inputs.count("blocks") == 1 else "They were"
+    if "worth_least_reads_per_second" not in inputs:
+        yield f"{they} {why}."
+        return
+    if decision.lots > 1:
+        they = "Those of the first lot were"
+    least, most = inputs["worth_least_reads_per_second"], inputs["worth_most_reads_per_second"]
+    went, kept = _reads(least, most), inputs["worth_kept_reads_per_second"]
+    yield f"{they} {why}: {went}. {_next(inputs, went, _reads(kept, kept), is_less=kept < least)}"
+
+
+def _next(inputs: Inputs, went: str, stays: str, *, is_less: bool) -> str:
+    if "worth_kept_reads_per_second" not in inputs:
+        return "Of others none was looked at."
+    if stays == went:
+        return "The next, which stays, is worth as much."
+    if not is_less:
+        return f"Of the next, which stays, {stays}."
+    return (
+        f"The next stays, though by itself it is worth less: {stays}. But a block counts for no less than "
+        "what hangs on it, and goes after that."
+    )
 
 
 def _reads(least: float, most: float) -> str:
@@ -99,10 +122,10 @@ def _reads(least: float, most: float) -> str:
         return "no read is expected"
     shortest = span(1 / most)
     if least <= 0:
-        return f"expected is at most one read for each {shortest} that a block stays"
+        return f"at most one read is expected for each {shortest} that a block stays"
     longest = span(1 / least)
     between = shortest if longest == shortest else f"{shortest} to {longest}"
-    return f"expected is one read for each {between} that a block stays"
+    return f"one read is expected for each {between} that a block stays"
 
 
 def _range(least: float, most: float) -> str:

@@ -41,7 +41,14 @@ def swap_lines(decision: pb.Decision, inputs: Inputs) -> Iterator[str]:
 
 def restore_lines(decision: pb.Decision, inputs: Inputs) -> Iterator[str]:
     tokens, size = inputs.count("tokens"), inputs.count("block_tokens")
-    yield f"Found for it: {counted(tokens, 'token')} in blocks of {size}."
+    yield (
+        f"Found for it: {counted(tokens, 'token')} in blocks of {size}. What else its prompt holds is "
+        "computed in any case."
+    )
+    if least := inputs.count("blocks_kept_least"):
+        first = "block is" if least == 1 else f"{least:,} blocks are"
+        where = "it" if least == 1 else "the last of them"
+        yield f"The first {first} used in any case: {where} is on the GPU already."
     chosen = _way(decision.chosen, inputs, "")
     if not _is_weighed(decision):
         yield f"{chosen}. It was not weighed against computing: {decision.reason}."
@@ -50,7 +57,7 @@ def restore_lines(decision: pb.Decision, inputs: Inputs) -> Iterator[str]:
     if decision.other:
         other = _way(decision.other, inputs, "other_")
         cost = seconds(decision.other_cost_seconds)
-        yield f"The other way, {other[0].lower()}{other[1:]}, would have cost {cost}."
+        yield f"The best other way, {other[0].lower()}{other[1:]}, would have cost {cost}."
     if decision.reason:
         yield f"Why so: {decision.reason}."
     yield from _restore_sums(decision, inputs)
@@ -65,7 +72,9 @@ def _is_weighed(decision: pb.Decision) -> bool:
 
 def _swap_sums(inputs: Inputs) -> Iterator[str]:
     if kept := inputs.count("tokens_kept"):
-        yield f"{counted(kept, 'token')} of it stay on the GPU, where others use the same blocks."
+        stay = _verb(kept, "stays", "stay")
+        yield f"{counted(kept, 'token')} of it {stay} on the GPU, where others use the same blocks."
+    yield from _blocks_each_way(inputs)
     down, up = inputs.link("gpu", "cpu"), inputs.link("cpu", "gpu")
     yield f"swap: {down or 'nothing has to be copied down'}; {up or 'nothing has to come up again'}."
     compute = counted(inputs.count("compute_tokens"), "token")
@@ -73,6 +82,29 @@ def _swap_sums(inputs: Inputs) -> Iterator[str]:
     yield from _prefill(inputs)
     least = inputs["break_even_tokens"]
     yield f"To swap pays from {_tokens(least)} on." if least < float("inf") else "To swap never pays."
+
+
+def _blocks_each_way(inputs: Inputs) -> Iterator[str]:
+    """Why not as many go down as come up again."""
+    size = inputs.count("block_tokens")
+    blocks = -(-inputs.count("tokens") // size) if size else 0
+    out, back = inputs.count("gpu_to_cpu_blocks"), inputs.count("cpu_to_gpu_blocks")
+    if out == back == blocks or not 0 <= out <= blocks or not 0 <= back <= blocks:
+        return
+    down = _verb(blocks, "it goes down", f"all {blocks:,} go down")
+    up = _verb(blocks, "it comes up again", f"all {blocks:,} come up again")
+    if copied := blocks - out:
+        have = _verb(copied, "has", "have")
+        going = f"{out:,} {_verb(out, 'goes', 'go')} down" if out else "none goes down"
+        down = f"{copied:,} {have} a copy below the GPU from before, so {going}"
+    if kept := blocks - back:
+        coming = f"{back:,} {_verb(back, 'comes', 'come')} up again" if back else "none comes up again"
+        up = f"{kept:,} {_verb(kept, 'stays', 'stay')} on the GPU for others, so {coming}"
+    yield f"It has {counted(blocks, 'block')}: {down}; {up}."
+
+
+def _verb(count: int, one: str, many: str) -> str:
+    return one if count == 1 else many
 
 
 def _tokens(count: float) -> str:
@@ -100,8 +132,8 @@ def _moved_by_itself(inputs: Inputs) -> Iterator[str]:
     if "rests_seconds" in inputs:
         rests, hold = span(inputs["rests_seconds"]), span(inputs["hold_seconds"])
         yield (
-            f"It is parked, for {rests} so far or as told. Its room is worth {hold}: two transfers, with the "
-            f"GPU short of room for {share(inputs['pressed_share'])} of the last minute."
+            f"It is parked for {rests}, so far or as its engine has told. Its room is worth {hold}: two "
+            f"transfers, with the GPU short of room for {share(inputs['pressed_share'])} of the last minute."
         )
 
 
@@ -109,21 +141,24 @@ def _moved_by_itself(inputs: Inputs) -> Iterator[str]:
 
 
 def _way(words: str, inputs: Inputs, side: str) -> str:
-    """What a way loads, and what it computes."""
+    """What a way loads, what it finds in its place, and what it computes; as far as that was counted."""
+    words = f"{words[:1].upper()}{words[1:]}"
+    if f"{side}blocks_loaded" not in inputs:
+        return words
     loaded, read = inputs.count(f"{side}blocks_loaded"), inputs.count(f"{side}blocks_read")
     computed = inputs.count(f"{side}compute_tokens")
     parts = [f"{counted(loaded, 'block')} loaded"]
     if read:
         parts[0] += f" ({'all' if read == loaded else f'{read:,}'} of them from disk)"
+    size = inputs.count("block_tokens")
+    used = -(-(inputs.count("tokens") - computed) // size) if size else 0
+    if used > loaded:
+        parts.append(f"{counted(used - loaded, 'block')} found on the GPU")
     parts.append(f"{counted(computed, 'token')} computed")
-    return f"{words[:1].upper()}{words[1:]}: {', '.join(parts)}"
+    return f"{words}: {', '.join(parts)}"
 
 
 def _restore_sums(decision: pb.Decision, inputs: Inputs) -> Iterator[str]:
-    if least := inputs.count("blocks_kept_least"):
-        first = "block is" if least == 1 else f"{least:,} blocks are"
-        where = "it" if least == 1 else "the last of them"
-        yield f"The first {first} used in any case: {where} is on the GPU."
     inputs.count("blocks_found"), inputs.count("blocks_kept")
     price = inputs["gpu_price"]
     moves = [each for each in (inputs.link("disk", "cpu"), inputs.link("cpu", "gpu")) if each]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from kvstore.cli.explain_gaps import TimeOf, gaps_after, gaps_before, gaps_in
 from kvstore.client.client import Client
 from kvstore.v1 import kvstore_pb2 as pb
 
@@ -23,11 +24,13 @@ Page = Callable[[pb.ListDecisionsRequest], pb.ListDecisionsResponse]
 
 
 class Answer(NamedTuple):
-    """The latest decisions, the latest first; how many there are; and whether what is named is known."""
+    """The latest decisions, the latest first; how many there are; whether what is named is known; and in
+    sentences what a journal can't tell."""
 
     decisions: list[pb.Decision]
     total: int
     known: bool
+    gaps: tuple[str, ...] = ()
 
 
 def ask(socket: str, request: pb.ListDecisionsRequest, limit: int) -> Answer:
@@ -37,37 +40,40 @@ def ask(socket: str, request: pb.ListDecisionsRequest, limit: int) -> Answer:
 
 
 def recall(path: Path, request: pb.ListDecisionsRequest, limit: int) -> Answer:
-    """Of all runs in a journal that are whole: their events decide the same once more. Raises JournalInvalid
-    where none is."""
+    """Of all runs in a journal. Raises JournalInvalid where there is none."""
     # Imported here: to ask a service no core has to be loaded.
     from kvstore.core.errors import JournalInvalid
-    from kvstore.observe.reading import find_runs
-    from kvstore.observe.replay import remake
+    from kvstore.observe.reading import find_headless, find_runs
+    from kvstore.observe.recalling import recall_run
     from kvstore.server.decisions import check_one_engine, engines_named
 
-    runs = [run for run in find_runs(path) if run.whole]
+    runs = find_runs(path)
     if not runs:
         raise JournalInvalid(
-            "no run can be replayed from its beginning",
+            "no run is recorded there",
             field="--journal",
             value=path,
-            remedy="name a folder of `kvstore serve --journal` whose first segment is still there",
+            remedy="name the folder of `kvstore serve --journal`, or a segment in it",
         )
     answer = Answer([], 0, known=False)
     engines: set[EngineId] = set()
+    gaps: list[str] = []
     for run in reversed(runs):
-        explaining = remake(run).explaining
-        page = _page_of(run, explaining)
+        recalled, time_of = recall_run(run), _clock(run)
+        explaining = recalled.store.explaining
+        gaps[:0] = gaps_in(run, recalled, request.kind, time_of)
         engines.update(engines_named(request.engine, explaining))
         left = limit - len(answer.decisions)
         is_enough = bool(limit) and left <= 0
         # Where there are enough, it is counted how many more there are.
-        more = _take(page, request, 1 if is_enough else left if limit else 0)
+        more = _take(_page_of(explaining, time_of), request, 1 if is_enough else left if limit else 0)
         decisions = answer.decisions + ([] if is_enough else more.decisions)
         answer = Answer(decisions, answer.total + more.total, known=answer.known or more.known)
     # Each run has engines of its own.
     check_one_engine(request.engine, sorted(engines))
-    return answer
+    gaps[:0] = gaps_before(path, runs[0], _clock(runs[0]))
+    gaps += gaps_after(find_headless(path))
+    return answer._replace(gaps=tuple(gaps))
 
 
 def _take(page: Page, request: pb.ListDecisionsRequest, limit: int) -> Answer:
@@ -86,14 +92,18 @@ def _take(page: Page, request: pb.ListDecisionsRequest, limit: int) -> Answer:
             return Answer(decisions, total, known)
 
 
-def _page_of(run: "Run", explaining: "Explaining") -> Page:
+def _page_of(explaining: "Explaining", time_of: TimeOf) -> Page:
     from kvstore.server.decisions import list_decisions
 
+    return lambda request: list_decisions(request, explaining, time_of)
+
+
+def _clock(run: "Run") -> TimeOf:
     heading = run.heading
 
     def time_of(core_time: float) -> Timestamp:
-        moment = Timestamp()
-        moment.FromNanoseconds(round(1e9 * (heading.start_wall + core_time - heading.start_time)))
-        return moment
+        time = Timestamp()
+        time.FromNanoseconds(round(1e9 * (heading.start_wall + core_time - heading.start_time)))
+        return time
 
-    return lambda request: list_decisions(request, explaining, time_of)
+    return time_of

@@ -3,13 +3,14 @@
 from collections.abc import Callable, Iterator
 from textwrap import wrap
 
-from kvstore.cli.explain_figures import Inputs
+from kvstore.cli.explain_figures import Inputs, moment
 from kvstore.cli.explain_lots import admit_lines, evict_lines
 from kvstore.cli.explain_moves import restore_lines, swap_lines
-from kvstore.cli.texts import ENGINE_CHARACTERS, shown
+from kvstore.cli.explain_whose import short_engine
+from kvstore.cli.texts import shown
 from kvstore.v1 import kvstore_pb2 as pb
 
-__all__ = ["describe", "short_engine"]
+__all__ = ["describe"]
 
 LINE_CHARACTERS = 108
 INDENT = "    "
@@ -41,11 +42,6 @@ def describe(decision: pb.Decision) -> str:
     return "\n".join(lines)
 
 
-def short_engine(name: str) -> str:
-    """As `kvstore status` shows it."""
-    return name.removeprefix("engines/")[:ENGINE_CHARACTERS]
-
-
 def _headline(decision: pb.Decision) -> str:
     whom = [decision.kind]
     if decision.sequence:
@@ -54,17 +50,15 @@ def _headline(decision: pb.Decision) -> str:
     if decision.engine:
         about.append(f"engine {short_engine(decision.engine)}")
     if decision.tenant:
-        about.append(f"tenant {decision.tenant}")
+        about.append(f"tenant {shown(decision.tenant)}")
+    if decision.tenants:
+        many = len(decision.tenants) > 1
+        about.append(f"tenant{'s' if many else ''} {', '.join(map(shown, decision.tenants))}")
     if about:
         whom.append(f"({', '.join(about)})")
-    time, until = _time(decision.time.ToDatetime()), ""
-    if decision.lots > 1:
-        until = f" to {_time(decision.last_time.ToDatetime())[11:]}"
+    time, last = moment(decision.time), moment(decision.last_time)
+    until = f" to {last[11:]}" if decision.lots > 1 and last != time else ""
     return f"{time}{until} UTC  {' '.join(whom)}"
-
-
-def _time(moment: object) -> str:
-    return f"{moment:%Y-%m-%d %H:%M:%S.%f}"[:-3]
 
 
 def _others(decision: pb.Decision, inputs: Inputs) -> Iterator[str]:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import typer
 from rich.console import Console
@@ -13,12 +13,13 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from kvstore.cli.plan_drawing import check_drawing, draw
 from kvstore.cli.plan_page import show_plan
+from kvstore.cli.texts import counted
 from kvstore.core.errors import ConfigInvalid
 from kvstore.core.types import Tier
 from kvstore.planner.machine import Sizes
 from kvstore.planner.plan import Outcome, Rules
 from kvstore.planner.profile import H200_LLAMA_8B, load_profile
-from kvstore.planner.recorded import open_journal
+from kvstore.planner.recorded import JournalTrace, open_journal
 from kvstore.planner.requests import Trace
 from kvstore.planner.study import Point, Policies, Study, study, vary
 from kvstore.planner.traces import open_trace
@@ -30,6 +31,8 @@ from kvstore.tiers.link_names import link_name
 __all__ = ["plan"]
 
 LOOPS = ("auto", "open", "closed")
+# Llama-3.1-8B's in bf16, as the default profile.
+KV_BYTES_PER_TOKEN = 131_072
 
 
 def plan(
@@ -37,7 +40,7 @@ def plan(
     trace: Path | None,
     journal: Path | None,
     sizes: dict[str, str],
-    kv_bytes_per_token: int,
+    kv_bytes_per_token: int | None,
     block_tokens: int | None,
     policy: str,
     swap_policy: str,
@@ -57,12 +60,14 @@ def plan(
     gpu, cpu, disk = (parse_size(text, flag=flag) for flag, text in sizes.items())
     check_disk_admission(disk_admission, policy, has_disk=disk > 0)
     speeds = load_profile(profile) if profile else H200_LLAMA_8B
-    workload = load_workload(_open(trace, journal, block_tokens), share)
+    opened = _open(trace, journal, block_tokens)
+    workload = load_workload(opened, share)
+    kv_bytes = _kv_bytes(kv_bytes_per_token, opened)
     machine = Sizes(
         gpu_bytes=gpu,
         cpu_bytes=cpu,
         disk_bytes=disk,
-        kv_bytes_per_token=kv_bytes_per_token,
+        kv_bytes_per_token=kv_bytes.per_token,
         block_tokens=workload.block_tokens,
     )
     machine.store_config()
@@ -72,9 +77,9 @@ def plan(
         done = study(workload, machine, speeds, policies, rules, report)
         points = list(vary(workload, machine, speeds, policies, rules, report)) if sweep else []
     if as_json:
-        typer.echo(json.dumps(_to_json(done, points, speeds.name, policies)))
+        typer.echo(json.dumps(_to_json(done, points, speeds.name, policies, kv_bytes)))
     else:
-        show_plan(done, speeds.name, policies, Console())
+        show_plan(done, speeds.name, policies, kv_bytes.words, Console())
     if sweep is not None:
         for path in draw(points, f"{workload.name}, {policy}", sweep):
             typer.echo(f"drawn: {path}", err=True)
@@ -88,12 +93,36 @@ def _open(trace: Path | None, journal: Path | None, block_tokens: int | None) ->
     opened = open_journal(journal)
     if block_tokens not in (None, opened.block_tokens):
         raise ConfigInvalid(
-            f"the journal's blocks hold {opened.block_tokens} tokens",
+            f"the journal's blocks hold {counted(opened.block_tokens, 'token')}",
             field="--block-tokens",
             value=block_tokens,
             remedy="leave it out",
         )
     return opened
+
+
+class KvBytes(NamedTuple):
+    """Of KV a token; where that comes from, for programs and in words."""
+
+    per_token: int
+    source: str
+    words: str
+
+
+def _kv_bytes(asked: int | None, trace: Trace) -> KvBytes:
+    """As the flag says; else as a journal has it, which may not know."""
+    served = trace.kv_bytes_per_token if isinstance(trace, JournalTrace) else 0
+    if asked is not None:
+        beside = f"; the journal's model took {served:,}" if served not in (0, asked) else ""
+        return KvBytes(asked, "flag", f"as --kv-bytes-per-token says{beside}")
+    if served:
+        return KvBytes(served, "journal", "as the journal has it, padding included")
+    why = "as --kv-bytes-per-token is without a word"
+    return KvBytes(
+        KV_BYTES_PER_TOKEN,
+        "default",
+        f"{why}: the journal doesn't say" if isinstance(trace, JournalTrace) else why,
+    )
 
 
 @contextmanager
@@ -105,11 +134,15 @@ def _progress(workload: Workload) -> Iterator[Callable[[str, int], None]]:
         yield lambda what, done: progress.update(task, description=what, completed=done)
 
 
-def _to_json(done: Study, points: list[Point], profile: str, policies: Policies) -> dict[str, Any]:
+def _to_json(
+    done: Study, points: list[Point], profile: str, policies: Policies, kv_bytes: KvBytes
+) -> dict[str, Any]:
     return {
         "trace": done.workload.name,
         "block_tokens": done.workload.block_tokens,
         "block_bytes": done.sizes.block_bytes,
+        "kv_bytes_per_token": kv_bytes.per_token,
+        "kv_bytes_per_token_from": kv_bytes.source,
         "frames": _by_tier(done.sizes.frames),
         "policy": policies.eviction,
         "swap_policy": policies.swap,

@@ -18,18 +18,20 @@ __all__ = ["show_plan"]
 BUSY_SHARE_MAX = 0.95
 
 
-def show_plan(study: Study, profile: str, policies: Policies, console: Console) -> None:
-    for part in _parts(study, profile, policies):
+def show_plan(study: Study, profile: str, policies: Policies, kv_bytes: str, console: Console) -> None:
+    """`kv_bytes`: where the bytes of a token's KV come from."""
+    for part in _parts(study, profile, policies, kv_bytes):
         console.print(part, highlight=False, markup=False)
 
 
-def _parts(study: Study, profile: str, policies: Policies) -> Iterator[RenderableType]:
+def _parts(study: Study, profile: str, policies: Policies, kv_bytes: str) -> Iterator[RenderableType]:
     workload, outcome = study.workload, study.outcome
     loop = "closed loop" if study.rules.closed else "open loop"
     yield f"{workload.name}: {outcome.requests:,} requests in {_seconds(outcome.seconds)}, {loop}"
     judged = ", writes to disk by worth" if policies.disk_admission == "worth" else ""
     yield f"eviction by {policies.eviction}, swaps by {policies.swap}{judged}"
     yield f"on {profile}"
+    yield f"KV: {counted(study.sizes.kv_bytes_per_token, 'byte')} a token, {kv_bytes}"
     if outcome.requests_refused:
         yield f"{counted(outcome.requests_refused, 'request')} refused: more than the whole GPU tier"
     yield _tiers(study)

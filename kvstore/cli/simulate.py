@@ -23,11 +23,14 @@ def simulate(
     cpu: Annotated[str, typer.Option(help="CPU tier; 0 for none.", rich_help_panel=PLAN)] = "0",
     disk: Annotated[str, typer.Option(help="Disk tier; 0 for none.", rich_help_panel=PLAN)] = "0",
     kv_bytes_per_token: Annotated[
-        int,
+        int | None,
         typer.Option(
-            min=1, help="Of the model: 2 x layers x KV heads x head size x bytes.", rich_help_panel=PLAN
+            min=1,
+            help="Of the model: 2 x layers x KV heads x head size x bytes. Without it what the journal has, "
+            "or 131,072.",
+            rich_help_panel=PLAN,
         ),
-    ] = 131_072,
+    ] = None,
     block_tokens: Annotated[
         int | None,
         typer.Option(min=1, help="Tokens of a block, where the trace doesn't say.", rich_help_panel=PLAN),

@@ -73,10 +73,13 @@ class OperatorCalls:
         return self._call(self._service.stub.UpdateLimits, pb.UpdateLimitsRequest(limits=limits))
 
     def list_decisions(
-        self, *, session: str = "", engine: str = "", sequence: int = 0, kind: str = ""
+        self, *, session: str = "", tenant: str = "", engine: str = "", sequence: int = 0, kind: str = ""
     ) -> Iterator[pb.Decision]:
-        """What was decided lately, the latest first: all that is named must hold. Asked for page by page."""
-        request = pb.ListDecisionsRequest(session=session, engine=engine, sequence=sequence, kind=kind)
+        """What was decided lately, the latest first: all that is named must hold; without a tenant, of all
+        of them. Asked for page by page."""
+        request = pb.ListDecisionsRequest(
+            session=session, tenant=tenant, engine=engine, sequence=sequence, kind=kind
+        )
         while True:
             response = self.decisions_page(request)
             yield from response.decisions

@@ -50,20 +50,28 @@ class Party(Struct, frozen=True):
     engine: EngineId
     sequence: SequenceId
     session: str
+    domain: DomainId
 
 
 class Lot(Struct, frozen=True):
-    """Blocks that one decision was about. Lots are alike if their first four fields are, and `sequences`."""
+    """Blocks that one decision was about. Lots are alike if their first three fields are, `tenant` and
+    `sequences`."""
 
     kind: str
     chosen: str
     reason: str
-    tenant: str
+    # Whose the blocks are; none where there is only one tenant.
+    tenants: tuple[str, ...]
     # How many blocks, by what became of them: added up over lots that are alike.
     counts: Figures
     # For whom room was made. With `of_many` others may be in the same note, and the first are named.
     sequences: tuple[Sequence, ...] | list[Sequence] = ()
     of_many: bool = False
+
+    @property
+    def tenant(self) -> str:
+        """The one whose all blocks are; empty: they are not one's."""
+        return self.tenants[0] if len(self.tenants) == 1 else ""
 
 
 class Note(Struct, eq=False):
@@ -76,6 +84,7 @@ class Note(Struct, eq=False):
     lots: int = 1
     counts: dict[str, float] = field(default_factory=dict)
     parties: dict[Party, None] = field(default_factory=dict)
+    tenants: set[str] = field(default_factory=set)
     owners: NDArray[np.int64] = NO_ROWS
     _by_owner: dict[int, int] | None = None
 
@@ -102,9 +111,9 @@ class Note(Struct, eq=False):
 
 class Decisions:
     def __init__(self) -> None:
-        # Where sessions are looked for: every domain that had a sequence; and their names, by owner.
+        # Where sessions are looked for: every domain that had a sequence; and what they are called, by owner.
         self.domains: set[DomainId] = set()
-        self.names: dict[int, str] = {}
+        self.names: dict[int, tuple[DomainId, str]] = {}
         self.notes: dict[str, deque[Note]] = {kind: deque(maxlen=KEPT_MAX) for kind in KINDS}
         self._last_number = 0
 
@@ -112,7 +121,7 @@ class Decisions:
         """Who is known by this number from now on; without a session, nobody is."""
         self.domains.add(domain)
         if session:
-            self.names[owner] = session
+            self.names[owner] = domain, session
             if len(self.names) > NAMES_MAX:
                 del self.names[next(iter(self.names))]
 
@@ -150,6 +159,7 @@ class Decisions:
             notes.append(note)
         for name, count in lot.counts:
             note.counts[name] = note.counts.get(name, 0.0) + count
+        note.tenants.update(lot.tenants)
         for sequence in lot.sequences[: PARTIES_MAX - len(note.parties)]:
             note.parties[_party(sequence)] = None
 
@@ -168,7 +178,7 @@ class Decisions:
 
 
 def _party(sequence: Sequence) -> Party:
-    return Party(sequence.engine, sequence.id, sequence.told_session)
+    return Party(sequence.engine, sequence.id, sequence.told_session, sequence.domain)
 
 
 def _is_alike(note: Note, lot: Lot, time: float) -> bool:

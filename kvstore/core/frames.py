@@ -131,21 +131,25 @@ def clear_passage(memory: Memory, count: int) -> bool:
 def _evict_for(memory: Memory, wanted: int, tier: Tier, rows: Rows, purpose: Purpose) -> None:
     """And remembers why, for who asks."""
     owners, free = memory.blocks.owner[rows], memory.pools[tier].free_count
-    tenant = memory.shares.tenant_of_all(rows)
+    tenants = memory.shares.tenants_of(rows)
     memory.regret.note(tier, rows)
     lost = memory.evict(tier, rows)
     lot = Lot(
         kind="evict",
         chosen=f"from {TIER_NAMES[tier]} by {type(memory.eviction).__name__}",
         reason=purpose.reason,
-        tenant=tenant,
+        tenants=tenants,
         counts=(("blocks", float(rows.size)), ("blocks_lost", float(lost))),
         sequences=purpose.sequences,
         of_many=purpose.of_many,
     )
 
     def figures() -> Figures:
-        at_hand = (("frames_free", float(free)), ("frames_lacking", float(wanted)))
+        at_hand = (
+            ("frames_free", float(free)),
+            ("frames_lacking", float(wanted)),
+            ("frames_spare", float(wanted - rows.size)),
+        )
         return (*at_hand, *memory.eviction.told(tier, rows))
 
     memory.decisions.note_lot(memory.now, lot, owners, figures)

@@ -200,8 +200,8 @@ class Memory:
     ) -> None:
         """For who asks why these have a copy further down, or none; of no blocks nothing is noted."""
         if rows.size:
-            tenant = self.shares.tenant_of_all(rows)
-            lot = Lot(kind="admit", chosen=chosen, reason=reason, tenant=tenant, counts=counts)
+            tenants = self.shares.tenants_of(rows)
+            lot = Lot(kind="admit", chosen=chosen, reason=reason, tenants=tenants, counts=counts)
             self.decisions.note_lot(self.now, lot, self.blocks.owner[rows], figures)
 
     def _leave_index(self, rows: Rows) -> None:

@@ -24,6 +24,7 @@ __all__ = ["NOBODY", "Allowance", "Shares"]
 NOBODY = DomainId(0)
 # No tenant can be called so: it stands for the default one.
 NAMED_NO_MORE = ""
+NO_NAMES: tuple[str, ...] = ()
 # Of each tenant, by its place: how many blocks it may lose.
 Allowance = NDArray[np.int64]
 
@@ -59,13 +60,14 @@ class Shares:
         """The name of the domain's tenant; empty where there is only one."""
         return self.names[self.place_of(domain)] if self.are_shared else NAMED_NO_MORE
 
-    def tenant_of_all(self, rows: Rows) -> str:
-        """The name of the tenant whose all these blocks are; empty where they are not one's, or there is only
-        one."""
+    def tenants_of(self, rows: Rows) -> tuple[str, ...]:
+        """The names of those whose blocks these are; none where there is only one tenant."""
         if not self.are_shared or not rows.size:
-            return NAMED_NO_MORE
+            return NO_NAMES
         places = self.places(rows)
-        return self.names[places[0]] if (places == places[0]).all() else NAMED_NO_MORE
+        if (places == places[0]).all():
+            return (self.names[places[0]],)
+        return tuple(self.names[place] for place in np.unique(places))
 
     def places(self, rows: Rows) -> Rows:
         """Of each block's tenant."""

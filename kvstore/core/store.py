@@ -129,7 +129,9 @@ class Store:
         )
         steps = Steps(config, self.memory, committing, settling, freeing, self.leaving, asking)
         # What was decided lately, for who asks why.
-        self.explaining = Explaining(self.memory.decisions, self.membership, self.sessions)
+        self.explaining = Explaining(
+            self.memory.decisions, self.membership, self.sessions, self.memory.shares
+        )
         self.gauge = PressureGauge(self.memory, self.admission)
         self._news = News(self.memory, self._answering, self.gauge, self.membership.engines)
         self._once = ExactlyOnce(

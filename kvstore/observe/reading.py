@@ -5,6 +5,7 @@ live to finish at the end of a run is left out and told; a gap before that is re
 """
 
 import os
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +17,7 @@ from kvstore.observe.folder import find_segments
 from kvstore.observe.framing import Frames, journal_invalid
 from kvstore.observe.records import FORMAT, Entry, Heading
 
-__all__ = ["Run", "find_runs"]
+__all__ = ["Run", "find_headless", "find_runs"]
 
 
 @dataclass(slots=True)
@@ -56,7 +57,7 @@ class Run:
                 elif offset:
                     raise journal_invalid(path, f"a second heading at offset {offset}", "use a copy")
         if frames.torn_bytes:
-            self.torn = f"{path.name} ends in {frames.torn_bytes} bytes of an unfinished record"
+            self.torn = f"{path.name} ends in {_bytes(frames.torn_bytes)} of an unfinished record"
 
 
 def find_runs(path: Path) -> list[Run]:
@@ -71,6 +72,11 @@ def find_runs(path: Path) -> list[Run]:
         else:
             runs.append(Run(heading, [segment]))
     return runs
+
+
+def find_headless(path: Path) -> list[Path]:
+    """Segments that belong to no run: their writers did not come as far as the heading."""
+    return [segment for segment in _segments(path) if _read_heading(segment) is None]
 
 
 def _segments(path: Path) -> list[Path]:
@@ -98,10 +104,20 @@ def _read_heading(path: Path) -> Heading | None:
 
 
 def _open(path: Path) -> BinaryIO:
+    """Only a regular file: others have no end, or make who opens them wait for a writer."""
     try:
-        return path.open("rb")
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
         raise _unreadable(path, error) from error
+    file = os.fdopen(descriptor, "rb")
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return file
+    file.close()
+    raise journal_invalid(path, "is no regular file", "name a journal's folder, or one segment in it")
+
+
+def _bytes(count: int) -> str:
+    return f"{count} byte" if count == 1 else f"{count} bytes"
 
 
 def _unreadable(path: Path, error: OSError) -> JournalInvalid:

@@ -1,6 +1,6 @@
 """Events, results and notices in words: one short line each."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from kvstore.core.calls import (
     Attach,
@@ -65,6 +65,11 @@ def count(number: int, thing: str) -> str:
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
+def named(thing: str, values: Collection[int]) -> str:
+    """sequence 4, sequences 4 5."""
+    return f"{thing if len(values) == 1 else f'{thing}s'} {numbers(values)}"
+
+
 def numbers(values: Iterable[int]) -> str:
     all_values = list(values)
     shown = " ".join(map(str, all_values[:NUMBERS_MAX]))
@@ -111,11 +116,11 @@ def event_words(event: Event) -> str:
         case TethersClosed():
             return f"no process maps the pools for engine {event.engine} any more"
         case TransferEnded():
-            failed = f", failed for places {numbers(event.failed)}" if event.failed else ""
-            late = f", late for places {numbers(event.late)}" if event.late else ""
+            failed = f", failed for {named('place', event.failed)}" if event.failed else ""
+            late = f", late for {named('place', event.late)}" if event.late else ""
             return f"transfer {event.transfer} ended{failed}{late}"
         case FramesReturned():
-            return f"late frames of transfer {event.transfer} come back: places {numbers(event.positions)}"
+            return f"late frames of transfer {event.transfer} come back: {named('place', event.positions)}"
         case BlocksLost():
             return f"{count(len(event.keys), 'block')} lost on disk"
         case BlocksFound():
@@ -144,11 +149,11 @@ def operation_words(operation: Operation) -> str:
         case Fork():
             return f"Fork sequence {operation.parent} to {numbers(operation.children)}"
         case Swap():
-            filled = f", {operation.filled_tokens} tokens filled" if operation.filled_tokens else ""
+            filled = f", {count(operation.filled_tokens, 'token')} filled" if operation.filled_tokens else ""
             mode = f" ({operation.mode.name})" if operation.direction is Direction.OUT else ""
             return f"Swap {operation.direction.name} sequence {operation.sequence}{mode}{filled}"
         case Free():
-            return f"Free sequence {numbers(operation.sequences)} ({operation.retention.name})"
+            return f"Free {named('sequence', operation.sequences)} ({operation.retention.name})"
         case Commit():
             first, blocks = operation.first_block, count(len(operation.block_keys), "block")
             return f"Commit sequence {operation.sequence}, {blocks} from {first} on"
@@ -201,7 +206,7 @@ def _scope_words(event: Forget) -> str:
     if event.namespace:
         words.append(f"namespace {event.namespace}")
     if event.writers:
-        words.append(f"writers {numbers(event.writers)}")
+        words.append(named("writer", event.writers))
     if event.whole_chain:
         words.append("with what others use of it")
     return ", ".join(words)

@@ -139,9 +139,10 @@ class Format:
                 path,
                 number,
                 self._ids,
-                f"{blocks} ids",
-                f"a prompt of {tokens} tokens takes {blocks_for_tokens(tokens, self.block_tokens)} blocks of "
-                f"{self.block_tokens} tokens",
+                _counted(blocks, "id"),
+                f"a prompt of {_counted(tokens, 'token')} takes "
+                f"{_counted(blocks_for_tokens(tokens, self.block_tokens), 'block')} of "
+                f"{_counted(self.block_tokens, 'token')}",
                 "name each block once, the part-filled last one included; or say --block-tokens",
             )
         most = request.answered_blocks(self.block_tokens) - request.full_blocks(self.block_tokens)
@@ -150,8 +151,8 @@ class Format:
                 path,
                 number,
                 "answer",
-                f"{len(request.answer_ids)} ids",
-                f"the answer fills {most} blocks of {self.block_tokens} tokens",
+                _counted(len(request.answer_ids), "id"),
+                f"the answer fills {_counted(most, 'block')} of {_counted(self.block_tokens, 'token')}",
                 "name those that are full when it ends, the one that the prompt left part-filled included",
             )
         if (size := len(request.session.encode())) > SESSION_BYTES_MAX:
@@ -245,3 +246,7 @@ def _short(text: str) -> str:
 
 def _invalid(path: Path, number: int, field: str, value: object, what: str, remedy: str) -> TraceInvalid:
     return TraceInvalid(f"{path}, line {number}: {what}", field=field, value=value, remedy=remedy)
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from kvstore.core.calls import Attach, Detach, Single, Step
+from kvstore.core.calls import Attach, Detach, SetCosts, Single, Step
 from kvstore.core.effects import Effects
 from kvstore.core.errors import TraceInvalid
 from kvstore.core.events import TethersClosed
@@ -33,6 +33,9 @@ class JournalTrace:
         self._run = run
         self.name = path.name
         self.block_tokens = run.heading.config.block_tokens
+        # Of the model that was served, all ranks together; known when all requests were read. 0: the journal
+        # does not say, as without a tier below the GPU nobody asks what it costs to move a block.
+        self.kv_bytes_per_token = 0
 
     def requests(self) -> Iterator[Request]:
         """In the order of their ends; those that had none come last."""
@@ -44,6 +47,8 @@ class JournalTrace:
             match event:
                 case Attach():
                     recorder.namespaces[event.engine] = event.namespace
+                case SetCosts():
+                    self.kv_bytes_per_token = -(-event.block_bytes // self.block_tokens)
                 case Step():
                     for operation in sorted(event.operations, key=_phase):
                         yield from recorder.take(event.time, event.engine, operation)

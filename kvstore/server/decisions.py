@@ -37,7 +37,7 @@ def list_decisions(
     if query.engine:
         query = _with_engine(request.engine, query, explaining)
     page = list(islice(explaining.find(query), size + 1))
-    response.decisions.extend(_encode(told, time_of) for told in page[:size])
+    response.decisions.extend(_encode(told, explaining, time_of) for told in page[:size])
     if len(page) > size:
         response.next_page_token = str(page[size - 1].number)
     if not query.before:
@@ -65,6 +65,7 @@ def _decode(request: pb.ListDecisionsRequest) -> tuple[DecisionQuery, int]:
         engine=EngineId(beginning[1] if beginning else ""),
         sequence=SequenceId(request.sequence),
         session=short_text("session", request.session),
+        tenant=short_text("tenant", request.tenant),
         kind=request.kind,
         before=int(token) if token else 0,
     )
@@ -92,14 +93,17 @@ def _with_engine(named: str, query: DecisionQuery, explaining: Explaining) -> De
     return structs.replace(query, engine=engines[0] if engines else UNKNOWN_ENGINE)
 
 
-def _encode(told: Told, time_of: Callable[[float], Timestamp]) -> pb.Decision:
+def _encode(told: Told, explaining: Explaining, time_of: Callable[[float], Timestamp]) -> pb.Decision:
     message = encode_decision(told.decision)
     message.time.CopyFrom(time_of(told.decision.time))
     message.lots = told.lots
     message.last_time.CopyFrom(time_of(told.until))
     for party in told.room_for:
         name = engine_name(party.engine)
-        message.room_for.add(engine=name, sequence=party.sequence, session=party.session)
-    for session, blocks in told.blocks_of:
-        message.blocks_of.add(session=session, blocks=blocks)
+        tenant = explaining.tenant_of(party.domain)
+        message.room_for.add(engine=name, sequence=party.sequence, session=party.session, tenant=tenant)
+    for each in told.blocks_of:
+        tenant = explaining.tenant_of(each.domain)
+        message.blocks_of.add(session=each.session, blocks=each.blocks, tenant=tenant)
+    message.tenants.extend(told.tenants)
     return message

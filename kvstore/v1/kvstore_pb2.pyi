@@ -2795,9 +2795,10 @@ class ListDecisionsRequest(_message.Message):
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     ENGINE_FIELD_NUMBER: _builtins.int
     KIND_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
     session: _builtins.str
-    """Only what concerns this chat session of any tenant; or this sequence, of one engine
-    or of any. Both empty: all, those of tiers included. Room that was made for them
+    """Only what concerns this chat session, of `tenant` or of any; or this sequence, of one
+    engine or of any. Both empty: all, those of tiers included. Room that was made for them
     concerns them, and so do lots with blocks that are theirs.
     """
     sequence: _builtins.int
@@ -2811,6 +2812,10 @@ class ListDecisionsRequest(_message.Message):
     """
     kind: _builtins.str
     """Only this kind; empty: all."""
+    tenant: _builtins.str
+    """Only what concerns this tenant: its sequences, its blocks, or both. Empty: all tenants, not
+    the default one alone.
+    """
     def __init__(
         self,
         *,
@@ -2820,10 +2825,11 @@ class ListDecisionsRequest(_message.Message):
         page_token: _builtins.str = ...,
         engine: _builtins.str = ...,
         kind: _builtins.str = ...,
+        tenant: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["engine", b"engine", "kind", b"kind", "page_size", b"page_size", "page_token", b"page_token", "sequence", b"sequence", "session", b"session"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["engine", b"engine", "kind", b"kind", "page_size", b"page_size", "page_token", b"page_token", "sequence", b"sequence", "session", b"session", "tenant", b"tenant"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2892,24 +2898,29 @@ class Decision(_message.Message):
 
     @_typing.final
     class RoomFor(_message.Message):
+        """With the tenant where the service has several."""
+
         DESCRIPTOR: _descriptor.Descriptor
 
         ENGINE_FIELD_NUMBER: _builtins.int
         SEQUENCE_FIELD_NUMBER: _builtins.int
         SESSION_FIELD_NUMBER: _builtins.int
+        TENANT_FIELD_NUMBER: _builtins.int
         engine: _builtins.str
         sequence: _builtins.int
         session: _builtins.str
+        tenant: _builtins.str
         def __init__(
             self,
             *,
             engine: _builtins.str = ...,
             sequence: _builtins.int = ...,
             session: _builtins.str = ...,
+            tenant: _builtins.str = ...,
         ) -> None: ...
         _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["engine", b"engine", "sequence", b"sequence", "session", b"session"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["engine", b"engine", "sequence", b"sequence", "session", b"session", "tenant", b"tenant"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2919,17 +2930,20 @@ class Decision(_message.Message):
 
         SESSION_FIELD_NUMBER: _builtins.int
         BLOCKS_FIELD_NUMBER: _builtins.int
+        TENANT_FIELD_NUMBER: _builtins.int
         session: _builtins.str
         blocks: _builtins.int
+        tenant: _builtins.str
         def __init__(
             self,
             *,
             session: _builtins.str = ...,
             blocks: _builtins.int = ...,
+            tenant: _builtins.str = ...,
         ) -> None: ...
         _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks", b"blocks", "session", b"session"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks", b"blocks", "session", b"session", "tenant", b"tenant"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2949,6 +2963,7 @@ class Decision(_message.Message):
     LAST_TIME_FIELD_NUMBER: _builtins.int
     ROOM_FOR_FIELD_NUMBER: _builtins.int
     BLOCKS_OF_FIELD_NUMBER: _builtins.int
+    TENANTS_FIELD_NUMBER: _builtins.int
     kind: _builtins.str
     """"swap" (a sequence leaves the GPU), "restore" (one comes back, or begins with a
     cached prefix below the GPU), "evict" and "admit" (blocks of a tier, a lot each).
@@ -2969,7 +2984,7 @@ class Decision(_message.Message):
     session: _builtins.str
     tenant: _builtins.str
     """Whose it is, where the service has several tenants; empty for a lot with blocks of more
-    than one.
+    than one: `tenants` has those.
     """
     lots: _builtins.int
     """Of lots that are alike and follow one another, as where what is decoded evicts a block
@@ -2992,6 +3007,12 @@ class Decision(_message.Message):
         that are known by name, the 8 with most blocks.
         """
 
+    @_builtins.property
+    def tenants(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Whose the blocks of a lot are that are not one tenant's, by name; those that are named no
+        more left out.
+        """
+
     def __init__(
         self,
         *,
@@ -3011,10 +3032,11 @@ class Decision(_message.Message):
         last_time: _timestamp_pb2.Timestamp | None = ...,
         room_for: _abc.Iterable[Global___Decision.RoomFor] | None = ...,
         blocks_of: _abc.Iterable[Global___Decision.SessionBlocks] | None = ...,
+        tenants: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["last_time", b"last_time", "time", b"time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks_of", b"blocks_of", "chosen", b"chosen", "chosen_cost_seconds", b"chosen_cost_seconds", "engine", b"engine", "inputs", b"inputs", "kind", b"kind", "last_time", b"last_time", "lots", b"lots", "other", b"other", "other_cost_seconds", b"other_cost_seconds", "reason", b"reason", "room_for", b"room_for", "sequence", b"sequence", "session", b"session", "tenant", b"tenant", "time", b"time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks_of", b"blocks_of", "chosen", b"chosen", "chosen_cost_seconds", b"chosen_cost_seconds", "engine", b"engine", "inputs", b"inputs", "kind", b"kind", "last_time", b"last_time", "lots", b"lots", "other", b"other", "other_cost_seconds", b"other_cost_seconds", "reason", b"reason", "room_for", b"room_for", "sequence", b"sequence", "session", b"session", "tenant", b"tenant", "tenants", b"tenants", "time", b"time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

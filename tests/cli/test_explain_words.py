@@ -30,6 +30,9 @@ def words(decision: pb.Decision) -> str:
 def test_whose_it_is_is_said_as_far_as_it_is_known() -> None:
     lot = pb.Decision(kind="admit", chosen="written to disk", reason="it is kept")
     assert describe(lot).splitlines()[0].endswith(" UTC  admit")
+    lot.tenants.extend(["acme", "zeta"])
+    assert describe(lot).splitlines()[0].endswith(" UTC  admit (tenants acme, zeta)")
+    lot.ClearField("tenants")
     lot.tenant = "acme"
     assert describe(lot).splitlines()[0].endswith(" UTC  admit (tenant acme)")
     swap = pb.Decision(
@@ -89,7 +92,7 @@ def test_what_was_moved_by_the_store_itself_says_for_what_and_how_long_it_had_re
     told = words(pb.Decision(kind="swap", chosen="drop", reason="by length", inputs=inputs))
     assert "Dropped (48 tokens). Both ways were not weighed: by length." in told
     assert "5 frames were lacking, and 3 sequences did not run." in told
-    assert "It is parked, for 12 s so far or as told. Its room is worth 8 s" in told
+    assert "It is parked for 12 s, so far or as its engine has told. Its room is worth 8 s" in told
     assert "short of room for 25% of the last minute." in told
     assert "There was no room below the GPU." in told
 
@@ -122,9 +125,14 @@ def test_a_load_tells_what_was_loaded_and_what_computed_both_ways() -> None:
         },
     )
     told = words(restore)
-    assert "Load the head, compute the rest: 30 blocks loaded, 384 tokens computed, for 10 ms." in told
+    # Of 40 blocks that are used, and 64 the other way, 10 are where they are to be.
     assert (
-        "The other way, load all: 54 blocks loaded (24 of them from disk), 0 tokens computed, would" in told
+        "Load the head, compute the rest: 30 blocks loaded, 10 blocks found on the GPU, 384 tokens computed, "
+        "for 10 ms." in told
+    )
+    assert (
+        "The best other way, load all: 54 blocks loaded (24 of them from disk), 10 blocks found on the GPU, "
+        "0 tokens computed, would have cost 30 ms." in told
     )
     assert "would have cost 30 ms." in told
     assert "The first 10 blocks are used in any case" in told
@@ -140,6 +148,11 @@ def test_a_load_that_was_not_weighed_says_why_not() -> None:
     told = words(decision)
     assert "Load all: 2 blocks loaded (all of them from disk), 0 tokens computed." in told
     assert "It was not weighed against computing: it is early." in told
+    # Nobody has counted what lies about in too many pieces.
+    inputs = {"tokens": 2_080.0, "block_tokens": 16.0, "pieces": 65.0}
+    decision = pb.Decision(kind="restore", chosen="load all", reason="it is in pieces", inputs=inputs)
+    told = words(decision)
+    assert "Load all. It was not weighed against computing: it is in pieces. Also: pieces 65." in told
 
 
 def test_what_made_room_says_for_whom_whose_it_was_and_what_it_was_worth() -> None:
@@ -164,13 +177,97 @@ def test_what_made_room_says_for_whom_whose_it_was_and_what_it_was_worth() -> No
     lot.blocks_of.add(session="old", blocks=8)
     told = words(lot)
     assert "12 blocks left the CPU tier, in 3 lots, because a sequence is swapped out" in told
-    assert "(sequences 4 of session chat, 5)." in told
-    assert "Free there, at the first lot: 1 frame; needed beside them: 4." in told
+    assert "(sequences 4 of session chat, 5, of engine 1)." in told
+    assert "At the first lot 1 frame was free there, and 4 more were needed. What the others found" in told
     assert "Of 2 it was the last copy: they would have to be computed again." in told
-    assert "Whose: old 8, of sessions that are not known by name 3." in told
-    assert "They were the least worth: expected is at most one read for each 2 h that a block stays." in told
-    assert "The next that stays: expected is one read for each 60 s that a block stays." in told
+    assert "Whose: old 8, of other sessions 3, of no session 1." in told
+    assert (
+        "Those of the first lot were the least worth: at most one read is expected for each 2 h that" in told
+    )
+    assert "Of the next, which stays, one read is expected for each 60 s that a block stays." in told
     assert "Also:" not in told
+
+
+def test_what_one_lot_needed_is_told_apart_from_what_had_to_be_left_for_others() -> None:
+    lot = pb.Decision(kind="evict", chosen="from the CPU tier by Worth", reason="x", lots=1)
+    lot.inputs.update(blocks=12.0, frames_free=0.0, frames_lacking=28.0, frames_spare=16.0)
+    lot.inputs.update(worth_least_reads_per_second=0.1, worth_most_reads_per_second=0.1)
+    told = words(lot)
+    assert (
+        "Before that 0 frames were free there, and 12 more were needed; 16 beside had to be such as" in told
+    )
+    assert "for reads from disk, and they stayed. All of them have" in told
+    assert "They were the least worth: one read is expected for each 10 s that a block stays." in told
+    assert told.endswith("Of others none was looked at.")
+    lot.inputs["worth_kept_reads_per_second"] = 0.1
+    assert words(lot).endswith("The next, which stays, is worth as much.")
+    lot.inputs["worth_kept_reads_per_second"] = 0.05
+    assert words(lot).endswith(
+        "The next stays, though by itself it is worth less: one read is expected for each 20 s that a block "
+        "stays. But a block counts for no less than what hangs on it, and goes after that."
+    )
+    lot.inputs.update(frames_lacking=12.0, frames_spare=0.0)
+    assert "0 frames were free there, and 12 more were needed. All of them" in words(lot)
+
+
+def test_of_a_lot_it_is_said_whose_tenants_sessions_and_sequences_they_are() -> None:
+    lot = pb.Decision(kind="evict", chosen="from the GPU by Lru", reason="a sequence begins", lots=1)
+    lot.room_for.add(engine="engines/0123456789", sequence=4, session="chat", tenant="acme")
+    lot.room_for.add(engine="engines/9876543210", sequence=4, tenant="zeta")
+    lot.blocks_of.add(session="chat", blocks=2, tenant="acme")
+    lot.blocks_of.add(session="chat", blocks=1, tenant="zeta")
+    lot.inputs.update(blocks=3.0, blocks_of_sessions=3.0)
+    told = words(lot)
+    assert (
+        "(sequences 4 of session chat of tenant acme of engine 01234567, 4 of tenant zeta of engine" in told
+    )
+    assert "Whose: chat (tenant acme) 2, chat (tenant zeta) 1." in told
+    # What the head line says is not said again.
+    lot.tenant = "zeta"
+    assert "Whose: chat (tenant acme) 2, chat 1." in words(lot)
+
+
+def test_of_a_session_that_is_not_among_those_named_it_is_told_apart_from_the_others() -> None:
+    lot = pb.Decision(kind="evict", chosen="from the GPU by Lru", reason="x", session="small", lots=1)
+    lot.blocks_of.add(session="large", blocks=2_000)
+    lot.inputs.update(blocks=3_000.0, blocks_of_sessions=1_024.0, blocks_of_this_session=3.0)
+    lot.blocks_of[0].blocks = 1_000
+    assert "Whose, of the first 1,024: large 1,000, of this session 3, of other sessions 21." in words(lot)
+
+
+@pytest.mark.parametrize(
+    ("out", "back", "told"),
+    [
+        (
+            7,
+            33,
+            "It has 33 blocks: 26 have a copy below the GPU from before, so 7 go down; all 33 come up again.",
+        ),
+        (33, 30, "It has 33 blocks: all 33 go down; 3 stay on the GPU for others, so 30 come up again."),
+        (
+            0,
+            32,
+            "It has 33 blocks: 33 have a copy below the GPU from before, so none goes down; 1 stays on the "
+            "GPU for others, so 32 come up again.",
+        ),
+        (
+            1,
+            0,
+            "It has 33 blocks: 32 have a copy below the GPU from before, so 1 goes down; 33 stay on the GPU "
+            "for others, so none comes up again.",
+        ),
+    ],
+)
+def test_why_not_as_many_blocks_go_down_as_come_up_is_said(out: int, back: int, told: str) -> None:
+    swap = pb.Decision(
+        kind="swap", chosen="swap", other="drop", chosen_cost_seconds=1e-3, other_cost_seconds=1
+    )
+    swap.inputs.update(tokens=520.0, block_tokens=16.0, block_bytes=8_192.0, room_below=1.0, **PREFILL)
+    swap.inputs.update(link("gpu_to_cpu", blocks=float(out), seconds=1e-4))
+    swap.inputs.update(link("cpu_to_gpu", blocks=float(back), seconds=1e-4))
+    assert told in words(swap)
+    swap.inputs.update(gpu_to_cpu_blocks=33.0, cpu_to_gpu_blocks=33.0)
+    assert "It has 33 blocks" not in words(swap)
 
 
 @pytest.mark.parametrize(
@@ -211,7 +308,7 @@ def test_one_block_is_told_in_the_singular() -> None:
     assert "Of 1 it was the last copy: it would have to be computed again." in words(lot)
     restore = pb.Decision(kind="restore", chosen="load all", chosen_cost_seconds=0.01)
     restore.inputs.update(tokens=32.0, block_tokens=16.0, blocks_loaded=1.0, blocks_kept_least=1.0, **PREFILL)
-    assert "The first block is used in any case: it is on the GPU." in words(restore)
+    assert "The first block is used in any case: it is on the GPU already." in words(restore)
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,12 @@ from typer.testing import CliRunner, Result
 
 from kvstore.cli import plan_drawing
 from kvstore.cli.main import app
+from kvstore.core.calls import SetCosts
 from kvstore.core.errors import KVStoreError
 from kvstore.policy.choices import EVICTION_POLICIES
+from tests.core.caller import Caller
+from tests.core.world import World, make_store, text
+from tests.observe.helpers import journaled
 
 # Blocks of 16 tokens at 1 KiB a token are 16 KiB.
 TIERS = ("--gpu", "192KiB", "--cpu", "128KiB", "--disk", "1MiB", "--kv-bytes-per-token", "1024")
@@ -138,3 +142,55 @@ def test_each_policy_can_be_named(trace, name):
 
 def test_a_trace_out_of_a_journal_is_named_in_its_place(tmp_path):
     assert "no run is recorded there" in refused("--trace-from-journal", tmp_path)
+
+
+@pytest.fixture
+def journal(tmp_path):
+    """Of a service whose blocks of 4 tokens took 4 KiB each."""
+    store = make_store(gpu_frames=16, cpu_frames=16)
+    with journaled(store, tmp_path):
+        caller = Caller(World(store))
+        caller.world.handle(SetCosts(time=caller.world.time, block_bytes=4_096, links=()))
+        for sequence in range(1, 5):
+            caller.cache(text(1, 16), sequence, session="chat")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("flags", "each", "source", "words"),
+    [
+        ((), 1_024, "journal", "KV: 1,024 bytes a token, as the journal has it, padding included"),
+        (
+            ("--kv-bytes-per-token", 2_048),
+            2_048,
+            "flag",
+            "KV: 2,048 bytes a token, as --kv-bytes-per-token says; the journal's model took 1,024",
+        ),
+        (
+            ("--kv-bytes-per-token", 1_024),
+            1_024,
+            "flag",
+            "KV: 1,024 bytes a token, as --kv-bytes-per-token says",
+        ),
+    ],
+)
+def test_a_journal_is_played_with_the_bytes_of_its_own_model_unless_others_are_named(
+    journal, flags, each, source, words
+):
+    arguments = ("--trace-from-journal", journal, "--gpu", "1MiB", "--cpu", "1MiB", *flags)
+    plan = json.loads(simulate(*arguments, "--json").stdout.splitlines()[-1])
+    assert (plan["kv_bytes_per_token"], plan["kv_bytes_per_token_from"]) == (each, source)
+    assert plan["block_bytes"] == 4 * each
+    page = simulate(*arguments).output
+    assert words in " ".join(page.split())
+    assert ("took" in page) is ("took" in words)
+
+
+def test_where_nobody_says_what_a_token_takes_the_page_says_so(trace, tmp_path):
+    plan = " ".join(simulate(trace, "--gpu", "1GiB").output.split())
+    assert "KV: 131,072 bytes a token, as --kv-bytes-per-token is without a word Found in" in plan
+    store = make_store(gpu_frames=16)
+    with journaled(store, tmp_path / "journal"):
+        Caller(World(store)).cache(text(1, 16))
+    plan = " ".join(simulate("--trace-from-journal", tmp_path / "journal", "--gpu", "1GiB").output.split())
+    assert "as --kv-bytes-per-token is without a word: the journal doesn't say" in plan

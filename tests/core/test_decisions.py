@@ -1,5 +1,7 @@
 """What was decided lately, and who is told of it."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -9,12 +11,14 @@ from kvstore.core.config import StoreConfig
 from kvstore.core.errors import FieldInvalid
 from kvstore.core.explaining import DecisionQuery
 from kvstore.core.shares import Shares
+from kvstore.core.store import Store
 from kvstore.core.types import NamespaceId, Retention, TenantId, domain_id
+from kvstore.policy.eviction import Lru
 from tests.core.caller import Caller
 from tests.core.forgetting import forget, go_on, make_world
 from tests.core.ops import free
 from tests.core.word import Word, caller_with, decisions, leave, told
-from tests.core.world import text
+from tests.core.world import World, make_store, text
 
 
 def test_a_swap_is_remembered_with_both_sides_and_whose_it_was() -> None:
@@ -104,10 +108,78 @@ def test_of_a_lot_with_blocks_of_several_tenants_none_is_named() -> None:
     assert [each.tenant for each in decisions(world, kind="evict")] == ["b"]
 
 
+def test_sessions_of_one_name_in_two_tenants_are_told_apart() -> None:
+    caller = caller_with(Word(), gpu_frames=16, cpu_frames=64)
+    for sequence, tenant in ((1, "a"), (2, "b"), (3, "a")):
+        caller.allocate(sequence, 8, session="chat", tenant=tenant)
+        leave(caller, sequence, 8)
+    assert [each.sequence for each in decisions(caller, session="chat")] == [3, 2, 1]
+    assert [each.sequence for each in decisions(caller, session="chat", tenant="a")] == [3, 1]
+    assert [each.sequence for each in decisions(caller, session="chat", tenant="b")] == [2]
+    assert [each.sequence for each in decisions(caller, tenant="b")] == [2]
+    assert decisions(caller, sequence=1, tenant="b") == []
+    assert decisions(caller, tenant="nobody") == []
+    count = caller.world.store.explaining.count(DecisionQuery(session="chat", tenant="a"))
+    assert count == 2
+
+
+def test_a_lot_is_told_to_the_tenants_whose_blocks_it_has_and_to_those_for_whom_it_went() -> None:
+    caller = caller_with(Word(), gpu_frames=16, cpu_frames=0)
+    caller.cache(text(1, 24), 10, session="chat", tenant="a")
+    caller.cache(text(2, 24), 11, session="chat", tenant="b")
+    caller.allocate(20, 60, session="new", tenant="a")
+    [lot] = told(caller, kind="evict")
+    assert lot.decision.tenant == ""
+    tenant_of = caller.world.store.explaining.tenant_of
+    assert {(tenant_of(each.domain), each.session) for each in lot.blocks_of} == {
+        ("a", "chat"),
+        ("b", "chat"),
+    }
+    assert [(tenant_of(each.domain), each.session) for each in lot.room_for] == [("a", "new")]
+    mine_too: dict[str, object] = {"session": "chat", "tenant": "b"}
+    queries: list[dict[str, object]] = [{"tenant": "a"}, {"tenant": "b"}, mine_too, {"sequence": 20}]
+    for query in queries:
+        assert [each.number for each in told(caller, kind="evict", **query)] == [lot.number], query
+    # Of the one that is asked for, its own blocks alone are counted.
+    both, mine = (
+        dict(decisions(caller, kind="evict", session="chat", **more)[0].inputs)["blocks_of_this_session"]
+        for more in ({}, {"tenant": "b"})
+    )
+    assert 0 < mine < both
+    queries = [{"session": "new", "tenant": "b"}, {"sequence": 20, "tenant": "b"}]
+    for query in queries:
+        assert told(caller, kind="evict", **query) == [], query
+
+
+def test_a_tenant_whose_blocks_no_session_names_is_found_by_its_lots() -> None:
+    caller = caller_with(Word(), gpu_frames=16, cpu_frames=0)
+    for number, tenant in enumerate("ab"):
+        caller.cache(text(number, 16), 10 + number, tenant=tenant)
+    caller.allocate(20, 60, tenant="a")
+    [lot] = told(caller, kind="evict")
+    assert (lot.decision.tenant, lot.tenants) == ("", ("a", "b"))
+    assert [each.number for each in told(caller, kind="evict", tenant="b")] == [lot.number]
+
+
+def test_the_only_tenant_may_be_named() -> None:
+    tenants = {"only": TenantId(1)}
+    config = replace(
+        make_store(cpu_frames=16).config, tenants=tenants, default_tenant="only", tenant_shares={}
+    )
+    caller = Caller(World(Store(config, Lru(), Word())))
+    caller.allocate(1, 8, session="chat")
+    leave(caller, 1, 8)
+    assert len(decisions(caller, tenant="only")) == len(decisions(caller)) == 1
+    assert decisions(caller, tenant="b") == []
+    explaining = caller.world.store.explaining
+    assert explaining.knows(DecisionQuery(tenant="only", session="chat"))
+    assert not explaining.knows(DecisionQuery(tenant="b"))
+
+
 def test_where_there_is_one_tenant_nobody_has_to_be_told_whose_it_was() -> None:
     shares = Shares(StoreConfig(block_tokens=4, gpu_frames=4), Blocks(4))
     assert shares.tenant_of(domain_id(NamespaceId(1), TenantId(1))) == ""
-    assert shares.tenant_of_all(np.arange(2)) == ""
+    assert shares.tenants_of(np.arange(2)) == ()
 
 
 def test_what_is_forgotten_is_not_told_of_any_more() -> None:
@@ -194,5 +266,10 @@ def test_whether_what_is_asked_of_is_known() -> None:
     caller.step(free(1, retention=Retention.DISCARD))
     caller.step()
     assert knows(session="chat")
+    # It is the one of tenant a, the default.
+    assert knows(session="chat", tenant="a")
+    assert not knows(session="chat", tenant="b")
+    assert knows(tenant="b")
+    assert not knows(tenant="nobody")
     assert explaining.engines(caller.id[:4]) == [caller.id]
     assert explaining.engines("none") == []

@@ -21,7 +21,7 @@ from tests.core.world import World, make_store, text
 
 
 def lot_of(owners: NDArray[np.int64], reason: str = "x", kind: str = "evict") -> Lot:
-    return Lot(kind=kind, chosen="x", reason=reason, tenant="", counts=(("blocks", float(owners.size)),))
+    return Lot(kind=kind, chosen="x", reason=reason, tenants=(), counts=(("blocks", float(owners.size)),))
 
 
 def test_of_a_large_lot_no_more_than_some_owners_stay_in_memory() -> None:
@@ -89,7 +89,7 @@ def test_what_runs_and_grows_evicts_in_one_note_for_the_sequences_that_it_names(
     [grown] = [each for each in told(caller, kind="evict") if "next tokens" in each.decision.reason]
     assert (grown.lots, dict(grown.decision.inputs)["blocks"]) == (6, 6.0)
     assert {(each.sequence, each.session) for each in grown.room_for} == {(2, "chat"), (3, "")}
-    assert grown.blocks_of == (("old", 6),)
+    assert [(each.session, each.blocks) for each in grown.blocks_of] == [("old", 6)]
     # It concerns those whose blocks went, and those for whom they did.
     assert grown.number in [each.number for each in told(caller, session="old")]
     assert grown.number in [each.number for each in told(caller, session="chat")]

@@ -4,7 +4,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from kvstore.core.calls import Attach, Detach, Step
+from kvstore.core.calls import Attach, Detach, SetCosts, Step
 from kvstore.core.errors import FieldInvalid, TraceInvalid
 from kvstore.core.operations import Allocate, Commit, Free, Grow
 from kvstore.core.types import BlockKey, EngineId, NamespaceId, SequenceId, StepNumber, WriterId
@@ -126,6 +126,29 @@ def test_the_same_keys_of_two_models_are_two_blocks(tmp_path):
             caller.step(free(1))
     first, second = open_journal(tmp_path).requests()
     assert first.block_ids[0] != second.block_ids[0]
+
+
+@pytest.mark.parametrize(("block_bytes", "each"), [(4_096, 1_024), (4_097, 1_025)])
+def test_what_a_block_took_is_in_the_journal_once_the_service_was_told_what_moving_it_costs(
+    tmp_path, block_bytes, each
+):
+    store = make_store(gpu_frames=32, cpu_frames=8)
+    with journaled(store, tmp_path):
+        caller = Caller(store)
+        store.handle(SetCosts(time=caller.time, block_bytes=block_bytes, links=()))
+        caller.step(allocate(1, 5))
+    trace = open_journal(tmp_path)
+    assert len(list(trace.requests())) == 1
+    assert trace.kv_bytes_per_token == each
+
+
+def test_a_journal_may_not_say_what_a_block_took(tmp_path):
+    store = make_store(gpu_frames=32)
+    with journaled(store, tmp_path):
+        Caller(store).step(allocate(1, 5))
+    trace = open_journal(tmp_path)
+    assert len(list(trace.requests())) == 1
+    assert trace.kv_bytes_per_token == 0
 
 
 def test_a_folder_without_a_journal(tmp_path):

@@ -101,6 +101,10 @@ def test_a_compressed_file_without_the_package(tmp_path, monkeypatch):
     ("record", "words"),
     [
         ({**MOONCAKE, "hash_ids": [7, 8]}, "hash_ids = 2 ids: FILE, line 2: a prompt of 1025 tokens takes 3"),
+        (
+            {**MOONCAKE, "input_length": 1},
+            "hash_ids = 3 ids: FILE, line 2: a prompt of 1 token takes 1 block of 512 tokens",
+        ),
         ({**MOONCAKE, "hash_ids": [7, -8, 9]}, "hash_ids[1] = -8: FILE, line 2: Expected `int` >= 0"),
         (
             {**MOONCAKE, "input_length": "much"},

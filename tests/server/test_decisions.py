@@ -11,6 +11,7 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 
 from kvstore.client import operations
+from kvstore.client.client import Client
 from kvstore.v1 import kvstore_pb2 as pb
 from tests.server.harness import BLOCK_TOKENS, Engine, Service, allocate, refusal, until
 
@@ -69,6 +70,31 @@ def test_decisions_are_listed_by_whom_they_concern_page_by_page(service: Service
     assert ([each.sequence for each in rest.decisions], rest.next_page_token) == ([1], "")
     # Counted for the first page.
     assert (first.total_count, rest.total_count) == (3, 0)
+
+
+def test_sessions_of_one_name_are_told_apart_by_their_tenant(make_service: MakeService) -> None:
+    service = make_service("--tenant", "ann", "--tenant", "bob").start()
+    with service.stub() as stub, Engine(stub) as engine:
+        for sequence, tenant in ((1, "ann"), (2, "bob")):
+            engine.step(allocate(sequence, 3 * BLOCK_TOKENS, session="chat", tenant=tenant))
+            engine.step(swap_out(sequence, 3 * BLOCK_TOKENS))
+        for tenant, sequences in (("", [2, 1]), ("ann", [1]), ("bob", [2])):
+            told = list_of(service, session="chat", tenant=tenant)
+            assert ([each.sequence for each in told.decisions], told.known) == (sequences, True)
+        unknown = list_of(service, tenant="carl")
+        assert (list(unknown.decisions), unknown.known) == ([], False)
+        with Client(str(service.socket)) as client:
+            [own] = client.operator.list_decisions(tenant="bob")
+            assert (own.sequence, own.tenant) == (2, "bob")
+        call = refused(lambda: list_of(service, tenant="x" * 257))
+        assert call == (grpc.StatusCode.INVALID_ARGUMENT, "FIELD_INVALID", "tenant")
+    bobs = explain(service, "--session", "chat", "--tenant", "bob")
+    assert (bobs.returncode, bobs.stderr) == (0, "")
+    assert "swap of sequence 2 (session chat, engine " in bobs.stdout
+    assert "sequence 1" not in bobs.stdout
+    nobody = explain(service, "--tenant", "carl")
+    assert nobody.returncode == 1
+    assert "Tenants in decisions: bob, ann." in nobody.stderr
 
 
 def test_an_engine_is_named_by_as_much_of_its_name_as_tells_it_from_others(service: Service) -> None:
