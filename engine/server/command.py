@@ -23,7 +23,7 @@ from engine.server.flags import (
     check_socket,
     read_key,
 )
-from engine.server.folder import make_folder
+from engine.server.folder import make_service_folder
 from engine.server.kv_choice import choose_kv
 from engine.server.limits import SECONDS_MAX, Limits
 from engine.server.listening import CannotListen, bind
@@ -184,7 +184,7 @@ def serve(
         check_host(host, has_key=bool(key))
         with bind(host, port) as bound:
             # The last, because it leaves something behind.
-            place = make_folder(folder) if folder is not None else None
+            place = make_service_folder("--folder", folder) if folder is not None else None
             options = Options(
                 # As the path's last part, without what it is a file of.
                 model=Path(model).name.removesuffix(".gguf"),
