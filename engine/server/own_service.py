@@ -15,7 +15,9 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
+from engine.server.flags import FlagRefused, reason
 from engine.server.folder import SOCKET_NAME
 from kvstore.client import Client, ClientError
 
@@ -94,10 +96,17 @@ class _Service:
                 self._process.wait()
 
     def _start(self) -> "subprocess.Popen[bytes]":
-        with self._log.open("ab") as output:
+        with self._open_log() as output:
             return subprocess.Popen(
                 self._command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
             )
+
+    def _open_log(self) -> IO[bytes]:
+        try:
+            return self._log.open("ab")
+        except OSError as error:
+            why = f"{self._log.name} in it can't be written: {reason(error)}"
+            raise FlagRefused("--folder", self._log.parent, why, "another folder, or remove it") from error
 
     def _keep(self) -> None:
         while not self._is_over.wait(KEEP_SECONDS):

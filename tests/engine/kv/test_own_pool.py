@@ -74,6 +74,16 @@ def test_each_device_makes_pools_that_it_opens_and_the_other_refuses() -> None:
         gpu.open_pool(cpu.make_pool(1, 4096))
 
 
+def test_a_gpu_that_is_full_says_so_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*shape: int, **options: object) -> torch.Tensor:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    device = late_gpu(1)
+    monkeypatch.setattr(torch, "empty", full)
+    with pytest.raises(MemoryError, match="cuda:0 says: CUDA out of memory"):
+        device.make_pool(3, 4096)
+
+
 def test_memory_that_is_not_free_is_told_with_what_to_do() -> None:
     def make_pool(frame_count: int, stride_bytes: int) -> None:
         raise MemoryError("cuda:0 says: out of memory")

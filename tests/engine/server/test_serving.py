@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,13 +17,19 @@ import pytest
 from typer.testing import CliRunner
 
 from engine.engine import Engine
+from engine.gpu_device import GpuDevice
+from engine.kv.set_ups import CONTIGUOUS, PAGED
 from engine.program import main as program_main
 from engine.server.command import app
+from engine.server.flags import FlagRefused
+from engine.server.limits import Limits
 from engine.server.listening import CannotListen
 from engine.server.options import Options
 from engine.server.own_service import ServiceRefused, own_service
 from engine.server.serving import Server
 from kvstore.client import ServiceLost
+from tests.cuda.fake import fake_uuid
+from tests.engine.late_stream import LateStream
 from tests.engine.server.conftest import Running
 
 pytestmark = pytest.mark.usefixtures("service")
@@ -109,6 +116,34 @@ def test_an_engine_that_fails_is_told_to_all_who_wait_and_ends_the_server(
     assert "the engine has failed" in caplog.text
 
 
+@pytest.mark.parametrize("set_up", [CONTIGUOUS, PAGED], ids=lambda each: each.name)
+def test_memory_of_its_own_is_where_the_device_is(client, loaded, monkeypatch, set_up):
+    asked = {"model": "tiny", "messages": HELLO, "max_tokens": 20, "seed": 1}
+    whole = client.chat.completions.create(**asked)
+    stream = LateStream(3)
+    device = GpuDevice(stream, "cuda:0", fake_uuid(0))
+    monkeypatch.setattr("engine.server.serving.open_device", lambda name: device)
+    options = Options(model="tiny", port=0, set_up=set_up, kv_bytes=4 << 20, reserve_tokens=512)
+    server = Server(options, loaded)
+    url = f"{server.start()}/v1"
+    thread = threading.Thread(target=server.serve, name="server")
+    thread.start()
+    try:
+        other: Any = openai.OpenAI(base_url=url, api_key="none", max_retries=0)
+        with other:
+            answer = other.chat.completions.create(**asked)
+        assert answer.choices[0].message.content == whole.choices[0].message.content
+        assert stream.run_count > 0
+    finally:
+        server.stop()
+        thread.join()
+
+
+def test_answers_under_way_have_a_second_at_least(loaded):
+    options = Options(model="x", limits=Limits(stop_seconds=0.3))
+    assert Server(options, loaded)._http.config.timeout_graceful_shutdown == 1
+
+
 def test_without_a_service_it_does_not_start(loaded, tmp_path):
     options = Options(model="tiny", kvstore=f"unix:{tmp_path}/nobody.sock", port=0, attach_seconds=0.1)
     with pytest.raises(ServiceLost):
@@ -161,6 +196,13 @@ def test_what_the_service_itself_refuses_is_a_wrong_flag_too(tmp_path):
         pytest.raises(ServiceRefused, match=r"(?s)has not started:.*--gpu = 0: no memory"),
         own_service(tmp_path, flags),
     ):
+        pass
+
+
+def test_a_folder_whose_log_can_not_be_written(tmp_path):
+    (tmp_path / "service.log").mkdir()
+    why = f"--folder {tmp_path}: service.log in it can't be written: Is a directory; remedy: another"
+    with pytest.raises(FlagRefused, match=why), own_service(tmp_path, []):
         pass
 
 
