@@ -6,7 +6,6 @@ tests/engine/server/test_flags.py, test_program.py.
 
 import signal
 import socket
-from pathlib import Path
 from types import FrameType
 from typing import Annotated, NoReturn
 
@@ -21,6 +20,7 @@ from engine.server.flags import (
     check_model,
     check_one_of,
     check_socket,
+    model_name,
     read_key,
 )
 from engine.server.folder import make_service_folder
@@ -186,8 +186,7 @@ def serve(
             # The last, because it leaves something behind.
             place = make_service_folder("--folder", folder) if folder is not None else None
             options = Options(
-                # As the path's last part, without what it is a file of.
-                model=Path(model).name.removesuffix(".gguf"),
+                model=model_name(model),
                 kvstore=kvstore or "",
                 host=host,
                 port=port,

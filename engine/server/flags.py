@@ -19,6 +19,7 @@ __all__ = [
     "check_model",
     "check_one_of",
     "check_socket",
+    "model_name",
     "read_key",
     "reason",
 ]
@@ -58,7 +59,7 @@ def check_model(name: str) -> None:
     if not name.strip():
         raise FlagRefused("--model", name, "it names no model", MODEL_REMEDY)
     path = Path(name)
-    if not path.name.isprintable():
+    if not model_name(name).isprintable():
         why = "answers name the model, and that is no text"
         raise FlagRefused("--model", name, why, "a link with another name")
     try:
@@ -71,6 +72,11 @@ def check_model(name: str) -> None:
         raise FlagRefused("--model", name, "it is neither a file nor a folder", MODEL_REMEDY)
     if not os.access(path, os.R_OK):
         raise FlagRefused("--model", name, "it may not be read", "chmod, or run as its owner")
+
+
+def model_name(model: str) -> str:
+    """As it is called in requests: the path's last part, without what it is a file of."""
+    return os.path.basename(os.path.abspath(model)).removesuffix(".gguf")
 
 
 def check_socket(flag: str, text: str) -> None:

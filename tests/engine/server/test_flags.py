@@ -230,6 +230,14 @@ def test_what_is_right_is_passed_on_whole(tmp_path, started):
     assert (shared.kvstore, shared.set_up.name, shared.model) == ("some/where.sock", "full", "smollm2")
 
 
+def test_a_model_in_the_folder_where_one_stands_has_that_folders_name(tmp_path, monkeypatch, started):
+    (tmp_path / "mine").mkdir()
+    monkeypatch.chdir(tmp_path / "mine")
+    assert serve("--model", ".").exit_code == 0
+    [(options, asked)] = started
+    assert (options.model, asked.model) == ("mine", ".")
+
+
 def test_the_names_that_are_known_before_torch_are_those_that_there_are():
     from engine.models import DTYPES
 
