@@ -1,5 +1,6 @@
 """The table as drawings, a file a load: SVG for documents, PNG for chats. Needs the extra `plots`."""
 
+import os
 from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -27,13 +28,19 @@ LEAST = 0.0
 
 
 def check_plots(folder: Path) -> None:
-    """Before minutes are spent on what can't be drawn."""
-    if not folder.is_dir():
-        raise SystemExit(f"--plots {folder}: no such folder; remedy: make it first")
+    """Before minutes are spent on what can't be drawn. The folder is made, if only it is missing."""
     if find_spec("matplotlib") is None:
         raise SystemExit(
             f"--plots {folder}: needs the package matplotlib; remedy: pip install 'kvstore[plots]'"
         )
+    try:
+        folder.mkdir(exist_ok=True)
+    except FileExistsError:
+        raise SystemExit(f"--plots {folder}: it is no folder; remedy: name another") from None
+    except OSError as error:
+        raise SystemExit(f"--plots {folder}: {error.strerror}; remedy: a folder that can be made") from error
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise SystemExit(f"--plots {folder}: nothing may be written there; remedy: name another")
 
 
 def draw(load: str, by_setup: Mapping[str, Measured], folder: Path) -> Iterator[Path]:

@@ -12,6 +12,7 @@ from typing import Protocol
 import torch
 
 from engine.batch import Batch
+from engine.kv.own_pool import HostPool
 from engine.kv.store_client import Pool
 from engine.model import Llama
 from engine.weights import Weights
@@ -36,6 +37,9 @@ class Device(Protocol):
 
     def place(self, weights: Weights) -> Weights:
         """The same model on this device, under the same digest."""
+
+    def make_pool(self, frame_count: int, stride_bytes: int) -> Pool:
+        """Frames here that no service has. Raises MemoryError."""
 
     def open_pool(self, pool: Pool) -> torch.Tensor:
         """uint8[frames, frame_stride_bytes]: the pool's own memory, until `let_go`. Steps count anew.
@@ -83,6 +87,9 @@ class CpuDevice:
 
     def place(self, weights: Weights) -> Weights:
         return weights
+
+    def make_pool(self, frame_count: int, stride_bytes: int) -> Pool:
+        return HostPool(frame_count, stride_bytes)
 
     def open_pool(self, pool: Pool) -> torch.Tensor:
         if pool.device_uuid:

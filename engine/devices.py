@@ -1,16 +1,13 @@
 """Devices by the names under which they are asked for: cpu, cuda, cuda:N."""
 
-import re
-
 import torch
 
 from engine.device import CpuDevice, Device, DeviceRefused
 from engine.gpu_device import GpuDevice
 from engine.gpu_stream import CudaStream
+from engine.names import cuda_number, is_device
 
-__all__ = ["DEVICE_HELP", "gpu_uuid", "open_device"]
-
-DEVICE_HELP = "Where it computes: cpu, cuda or cuda:N; there the service's GPU tier has to be too."
+__all__ = ["gpu_bytes", "gpu_uuid", "open_device"]
 
 
 def open_device(name: str) -> Device:
@@ -18,15 +15,17 @@ def open_device(name: str) -> Device:
     uuid = gpu_uuid(name)
     if not uuid:
         return CpuDevice()
-    device = torch.device("cuda", _number(name))
+    device = torch.device("cuda", cuda_number(name))
     return GpuDevice(CudaStream(device), str(device), uuid)
 
 
 def gpu_uuid(name: str) -> str:
     """What the service calls that device, GPU-…; empty for the CPU. Raises DeviceRefused."""
+    if not is_device(name):
+        raise DeviceRefused(f"--device {name}: there is no such device; remedy: cpu, cuda or cuda:N")
     if name == "cpu":
         return ""
-    number = _number(name)
+    number = cuda_number(name)
     if not torch.cuda.is_available():
         why = "this torch is one for CPUs" if torch.version.cuda is None else "torch sees no GPU"
         raise DeviceRefused(
@@ -40,8 +39,6 @@ def gpu_uuid(name: str) -> str:
     return uuid if uuid.startswith("GPU-") else f"GPU-{uuid}"
 
 
-def _number(name: str) -> int:
-    found = re.fullmatch(r"cuda(?::(\d+))?", name)
-    if found is None:
-        raise DeviceRefused(f"--device {name}: there is no such device; remedy: cpu, cuda or cuda:N")
-    return int(found[1] or 0)
+def gpu_bytes(name: str) -> int:
+    """All the memory of a GPU that `gpu_uuid` has found."""
+    return int(torch.cuda.get_device_properties(cuda_number(name)).total_memory)

@@ -19,6 +19,7 @@ from engine.batch import Batch
 from engine.decode_graphs import DecodeGraphs, rows_of
 from engine.device import DeviceRefused, Logits
 from engine.gpu_stream import Stream
+from engine.kv.own_pool import GpuPool
 from engine.kv.store_client import Pool
 from engine.model import Llama
 from engine.steps import Event, StepsUnderWay
@@ -57,6 +58,13 @@ class GpuDevice:
             final_norm=weights.final_norm.to(device),
             output=embedding if is_tied else weights.output.to(device),
         )
+
+    def make_pool(self, frame_count: int, stride_bytes: int) -> Pool:
+        try:
+            memory = torch.empty(frame_count, stride_bytes, dtype=torch.uint8, device=self._stream.device)
+        except torch.OutOfMemoryError as error:
+            raise MemoryError(f"{self._name} says: {error}") from error
+        return GpuPool(memory, self._uuid)
 
     def open_pool(self, pool: Pool) -> torch.Tensor:
         if not pool.device_uuid:

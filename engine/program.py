@@ -2,17 +2,16 @@
 
 import sys
 
-__all__ = ["main"]
+from engine.server.ending import fail_for_want_of
 
-REMEDY = "in the clone, make install, or pip install -c constraints.txt -e '.[engine,serve]'"
+__all__ = ["main"]
 
 
 def main() -> None:
     try:
         from engine.server.command import main as run
     except ModuleNotFoundError as error:
-        print(f"kvstore-engine: {error.name} is not installed; remedy: {REMEDY}", file=sys.stderr)
-        sys.exit(2)
+        fail_for_want_of(error)
     except KeyboardInterrupt:
         sys.exit(1)
     run()

@@ -34,11 +34,12 @@ from typing import Any
 import torch
 
 from engine.device import Device, DeviceRefused
-from engine.devices import DEVICE_HELP, open_device
+from engine.devices import open_device
 from engine.digests import Digests
 from engine.engine import Engine, EngineError
 from engine.model import Llama
-from engine.models import DTYPES, MODEL_NAMES, ModelNotFoundError, load_model_weights
+from engine.models import DTYPES, ModelNotFoundError, load_model_weights
+from engine.names import DEVICE_HELP, MODEL_NAMES
 from engine.plain import answer_plainly
 from engine.requests import Request, Stream, StreamState
 from kvstore.client import Client, ClientError

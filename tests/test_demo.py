@@ -119,6 +119,13 @@ def test_the_demo_is_served_from_all_tiers_and_answers_as_without_them(tmp_path)
     for tier in ("from_gpu", "from_cpu", "from_disk"):
         assert sum(turn[tier] for turn in result["turns"]) > 0
     assert list(tmp_path.iterdir()) == [journal]
+    # Nothing is silent for long: each turn is told when it is done, and in the plain run too.
+    begin, _, plain = errors.partition("the same turns without kvstore\n")
+    assert begin.index("reading torch") < begin.index("start of the service") < begin.index("three conver")
+    for turn in result["turns"]:
+        done = f"  {turn['session']} {turn['turn']}: {turn['prompt_tokens']} = "
+        assert done in begin
+        assert f"{done}{turn['prompt_tokens']} computed; first token " in plain
     # Why all of that was so can be asked when it is over, of both runs of the service.
     decisions = [json.loads(line) for line in explain(journal, "--json")]
     for decision in decisions:

@@ -116,9 +116,22 @@ def test_each_column_is_a_row_and_a_figure_of_the_table(tmp_path):
     assert all(path.stat().st_size for path in drawn)
 
 
-def test_plots_without_a_folder_are_refused_before_anything_is_measured(tmp_path):
-    with pytest.raises(SystemExit, match="no such folder; remedy: make it first"):
-        check_plots(tmp_path / "none")
+def test_the_folder_of_plots_is_made_or_refused_before_anything_is_measured(tmp_path, monkeypatch):
+    for _ in range(2):
+        check_plots(tmp_path / "new")
+        assert (tmp_path / "new").is_dir()
+    (tmp_path / "file").write_text("")
+    for name, why in (
+        ("file", "it is no folder; remedy: name another"),
+        ("file/x", "Not a directory; remedy: a folder that can be made"),
+        ("none/x", "No such file or directory; remedy: a folder that can be made"),
+    ):
+        with pytest.raises(SystemExit, match=f"^--plots {tmp_path / name}: {why}$"):
+            check_plots(tmp_path / name)
+    assert not (tmp_path / "none").exists()
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    with pytest.raises(SystemExit, match="nothing may be written there"):
+        check_plots(tmp_path / "new")
 
 
 def test_an_answer_that_differs_ends_in_status_1(monkeypatch, capsys):

@@ -8,14 +8,13 @@ Tests: tests/engine/kv/test_in_process.py, test_set_ups.py.
 """
 
 import time
-from collections.abc import Sequence
-
-import numpy as np
-import numpy.typing as npt
+from collections.abc import Callable, Sequence
 
 from engine.kv.frames import FrameTables
 from engine.kv.granting import answer_step
-from kvstore.client import BlockTables, ClientError, DeviceFrames, Layout
+from engine.kv.own_pool import HostPool
+from engine.kv.store_client import Pool
+from kvstore.client import BlockTables, ClientError, Layout
 from kvstore.v1 import kvstore_pb2 as pb
 
 __all__ = ["InProcess"]
@@ -24,27 +23,20 @@ __all__ = ["InProcess"]
 PAGE_BYTES = 4096
 
 
-class OwnPool:
-    """Frames in host memory, all pages of which are there from the start."""
-
-    device_uuid = ""
-
-    def __init__(self, frame_count: int, stride_bytes: int) -> None:
-        self.frames: npt.NDArray[np.uint8] = np.full((frame_count, stride_bytes), 0, dtype=np.uint8)
-
-    @property
-    def device_frames(self) -> DeviceFrames:
-        raise ClientError("this pool is in host memory: use frames")
-
-
 class InProcess:
-    """A `StoreClient` over `memory_bytes` of its own, made with each attach."""
+    """A `StoreClient` over `memory_bytes` of its own, made with each attach. `make_pool`: where they are, by
+    frames and bytes of each (`Device.make_pool`); in host memory by default.
+
+    Frames that a step gives back are given out at once, also where the device is late: all that touches them
+    is on its one stream, in order.
+    """
 
     engine = "in process"
 
-    def __init__(self, memory_bytes: int) -> None:
+    def __init__(self, memory_bytes: int, make_pool: Callable[[int, int], Pool] = HostPool) -> None:
         self._memory_bytes = memory_bytes
-        self._pools: list[OwnPool] = []
+        self._make_pool = make_pool
+        self._pools: list[Pool] = []
         self._frames = FrameTables(0)
         self._block_tokens = 0
         self.tables = BlockTables(1)
@@ -61,14 +53,18 @@ class InProcess:
                 f"{self._memory_bytes} bytes of KV memory have no room for a frame, which takes {stride}; "
                 f"remedy: --kv-memory with more, or fewer tokens a frame (--block-tokens, --reserve-tokens)"
             )
-        self._pools = [OwnPool(frame_count, stride)]
+        try:
+            self._pools = [self._make_pool(frame_count, stride)]
+        except MemoryError as error:
+            why = f"{self._memory_bytes} bytes of KV memory are not free: {error}"
+            raise ClientError(f"{why}; remedy: a smaller --kv-memory") from error
         self._frames = FrameTables(frame_count)
         self._block_tokens = layout.block_tokens
         self.tables = BlockTables(layout.block_tokens)
         self.next_step = 1
 
     @property
-    def pools(self) -> Sequence[OwnPool]:
+    def pools(self) -> Sequence[Pool]:
         return self._pools
 
     @property

@@ -1,36 +1,37 @@
-"""The `kvstore-engine` program: flags in, checked options out, and the server run on them."""
+"""The `kvstore-engine` program: flags in, each checked, and the server run on them.
 
-import ipaddress
-import logging
-import os
+Nothing that is slow to load is loaded before all flags have been found right. Tests:
+tests/engine/server/test_flags.py, test_program.py.
+"""
+
 import signal
-import stat
-import sys
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
-from functools import partial
-from pathlib import Path
+import socket
 from types import FrameType
 from typing import Annotated, NoReturn
 
-import torch
 import typer
 
-from engine.device import DeviceRefused
-from engine.devices import DEVICE_HELP, gpu_uuid
-from engine.models import DTYPES, MODEL_NAMES, ModelNotFoundError
-from engine.refused import ModelRefused
-from engine.server.kv_choice import KVRefused, choose_kv
-from engine.server.limits import Limits
-from engine.server.loading import Loaded, load
-from engine.server.own_service import ServiceFailed, own_service
-from engine.server.serving import CannotListen, Options, Server
-from kvstore.client import ClientError
+from engine.names import DEVICE_HELP, DTYPE_NAMES, MODEL_NAMES, is_device
+from engine.server.ending import EXIT_FAILED, EXIT_REFUSED, fail, fail_for_want_of
+from engine.server.flags import (
+    FlagRefused,
+    check_between,
+    check_host,
+    check_model,
+    check_one_of,
+    check_socket,
+    model_name,
+    read_key,
+)
+from engine.server.folder import make_service_folder
+from engine.server.kv_choice import choose_kv
+from engine.server.limits import SECONDS_MAX, Limits
+from engine.server.listening import CannotListen, bind
+from engine.server.options import Asked, Options
+from kvstore import __version__
 
-__all__ = ["main"]
+__all__ = ["app", "main"]
 
-EXIT_FAILED, EXIT_REFUSED = 1, 2
 DEFAULT = Limits()
 
 app = typer.Typer(
@@ -44,8 +45,18 @@ app = typer.Typer(
 )
 
 
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"kvstore-engine {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
-def _program() -> None:
+def _program(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
     """With a callback a single command keeps its name."""
 
 
@@ -55,7 +66,7 @@ def serve(
         str,
         typer.Option(help=f"{', '.join(MODEL_NAMES)}, a GGUF file, or a folder with safetensors."),
     ] = "smollm2",
-    dtype: Annotated[str, typer.Option(help=f"Of weights and KV: {', '.join(DTYPES)}.")] = "fp32",
+    dtype: Annotated[str, typer.Option(help=f"Of weights and KV: {', '.join(DTYPE_NAMES)}.")] = "fp32",
     device: Annotated[str, typer.Option(help=DEVICE_HELP)] = "cpu",
     kv: Annotated[
         str,
@@ -78,14 +89,14 @@ def serve(
         ),
     ] = None,
     kvstore: Annotated[
-        str, typer.Option(help="The service's socket, a path or unix:PATH. Default: this user's.")
-    ] = "",
+        str | None, typer.Option(help="The service's socket, a path or unix:PATH. Default: this user's.")
+    ] = None,
     host: Annotated[
         str, typer.Option(help="Address to listen on; one that others reach needs --api-key-file.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free.")] = 8000,
     api_key_file: Annotated[
-        Path | None, typer.Option(help="File with the key that requests have to bring, of mode 0600.")
+        str | None, typer.Option(help="File with the key that requests have to bring, of mode 0600.")
     ] = None,
     running_max: Annotated[int, typer.Option(min=1, max=1024, help="Sequences computed at once.")] = 16,
     answers_at_once: Annotated[
@@ -113,7 +124,7 @@ def serve(
     attach_seconds: Annotated[
         float, typer.Option(help="For how long the service may be away when the server starts.")
     ] = 60.0,
-    threads: Annotated[int, typer.Option(min=1, help="Threads of the model.")] = 2,
+    threads: Annotated[int, typer.Option(min=1, max=1024, help="Threads of the model.")] = 2,
     own: Annotated[
         bool,
         typer.Option(
@@ -121,7 +132,7 @@ def serve(
         ),
     ] = False,
     folder: Annotated[
-        Path | None,
+        str | None,
         typer.Option(help="Of --own-service: its folder, which stays. Default: a temporary one."),
     ] = None,
     gpu: Annotated[
@@ -135,23 +146,26 @@ def serve(
     disk_bytes: Annotated[str | None, typer.Option(help="Of --own-service: its disk tier. 4GiB.")] = None,
 ) -> None:
     """Answer OpenAI's HTTP API until SIGTERM or Ctrl-C."""
-    if dtype not in DTYPES:
-        _refuse("--dtype", dtype, f"there is no such type; there are {', '.join(DTYPES)}")
-    key = _read_key(api_key_file)
-    _check_host(host, has_key=bool(key))
-    if own and kvstore:
-        _refuse("--kvstore", kvstore, "with --own-service the service is its own")
-    folder_name = str(folder) if folder is not None else None
     try:
+        check_model(model)
+        check_one_of("--dtype", dtype, "there is no such type", DTYPE_NAMES)
+        if not is_device(device):
+            raise FlagRefused("--device", device, "there is no such device", "cpu, cuda or cuda:N")
+        if kvstore is not None:
+            if own:
+                raise FlagRefused(
+                    "--kvstore", kvstore, "with --own-service the service is its own", "give one"
+                )
+            check_socket("--kvstore", kvstore)
         choice = choose_kv(
             kv,
             memory=kv_memory,
             block_tokens=block_tokens,
             reserve_tokens=reserve_tokens,
             device=device,
-            kvstore=kvstore,
+            kvstore=kvstore or "",
             is_own=own,
-            tiers={"--gpu": gpu, "--cpu": cpu, "--disk-bytes": disk_bytes, "--folder": folder_name},
+            tiers={"--gpu": gpu, "--cpu": cpu, "--disk-bytes": disk_bytes, "--folder": folder},
         )
         limits = Limits(
             body_bytes=body_bytes,
@@ -165,115 +179,60 @@ def serve(
             request_seconds=request_seconds,
             stop_seconds=stop_seconds,
         )
-    except (KVRefused, ValueError) as error:
-        _fail(str(error), EXIT_REFUSED)
-    options = Options(
-        # As the path's last part, without what it is a file of.
-        model=Path(model).name.removesuffix(".gguf"),
-        kvstore=kvstore,
-        host=host,
-        port=port,
-        api_key=key,
-        set_up=choice.set_up,
-        kv_bytes=choice.memory_bytes,
-        block_tokens=choice.block_tokens,
-        reserve_tokens=choice.reserve_tokens,
-        running_max=running_max,
-        attach_seconds=attach_seconds,
-        limits=limits,
-    )
-    torch.set_num_threads(threads)
-    try:
-        uuid = gpu_uuid(device)
-    except DeviceRefused as error:
-        _fail(str(error), EXIT_REFUSED)
-    place = ["--gpu-device", uuid] if uuid else []
-    service: AbstractContextManager[str] = nullcontext(kvstore)
-    if own and choice.set_up.has_service:
-        has_disk = choice.set_up.has_lower_tiers
-        service = own_service(folder, [*place, *choice.service_flags], has_disk=has_disk)
-    _run(options, service, partial(load, model, dtype, device))
+        check_between("--attach-seconds", attach_seconds, 0, SECONDS_MAX)
+        key = read_key(api_key_file) if api_key_file is not None else ""
+        check_host(host, has_key=bool(key))
+        with bind(host, port) as bound:
+            # The last, because it leaves something behind.
+            place = make_service_folder("--folder", folder) if folder is not None else None
+            options = Options(
+                model=model_name(model),
+                kvstore=kvstore or "",
+                host=host,
+                port=port,
+                api_key=key,
+                set_up=choice.set_up,
+                kv_bytes=choice.memory_bytes,
+                block_tokens=choice.block_tokens,
+                reserve_tokens=choice.reserve_tokens,
+                running_max=running_max,
+                attach_seconds=attach_seconds,
+                limits=limits,
+            )
+            asked = Asked(
+                model=model,
+                dtype=dtype,
+                device=device,
+                threads=threads,
+                choice=choice,
+                is_own=own,
+                folder=place,
+            )
+            _run(options, asked, bound)
+    except (FlagRefused, CannotListen) as error:
+        fail(str(error), EXIT_REFUSED)
 
 
-def _run(options: Options, service: AbstractContextManager[str], load_model: Callable[[], Loaded]) -> None:
+def _run(options: Options, asked: Asked, bound: socket.socket) -> None:
     # Until the server takes the signals itself; as Ctrl-C does, this ends what was started.
     signal.signal(signal.SIGTERM, _interrupt)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    os.umask(0o077)
+    # Imported here: it takes seconds, and there is nothing wrong with the flags.
     try:
-        with service as address:
-            server = Server(replace(options, kvstore=address), load_model())
-            _show(server.start(), options, address)
-            is_good = server.serve()
-    except (CannotListen, DeviceRefused, ModelNotFoundError, ModelRefused) as error:
-        _fail(str(error), EXIT_REFUSED)
-    except (ClientError, ServiceFailed, ValueError, OSError) as error:
-        _fail(str(error), EXIT_FAILED)
-    if not is_good:
-        raise typer.Exit(EXIT_FAILED)
+        from engine.server.running import run
+    except ModuleNotFoundError as error:
+        fail_for_want_of(error)
+    run(options, asked, bound)
 
 
 def main() -> None:
     try:
         app()
     except KeyboardInterrupt:
-        _fail("stopped before it was ready", EXIT_FAILED)
-
-
-def _show(url: str, options: Options, address: str) -> None:
-    key = '-H "Authorization: Bearer $KEY" ' if options.api_key else ""
-    message = (
-        f'{{"model":"{options.model}","max_tokens":60,"messages":[{{"role":"user","content":"Hello!"}}]}}'
-    )
-    memory = f"{options.kv_bytes / 2**20:,.4g} MiB of its own, {options.set_up.name}"
-    if options.set_up.has_service:
-        memory = f"kvstore status --socket {address}"
-    # At once, so that who reads the first line has the rest too.
-    print(
-        f"Serving {options.model} on {url}/v1 (Ctrl-C stops). Try:\n"
-        f"  curl {url}/v1/chat/completions {key}-H 'Content-Type: application/json' -d '{message}'\n"
-        f"The memory behind it: {memory}\n",
-        end="",
-        flush=True,
-    )
-
-
-def _read_key(path: Path | None) -> str:
-    """The key, which is never shown; refused where it is none, or others may read it."""
-    if path is None:
-        return ""
-    try:
-        mode = path.stat().st_mode
-        key = path.read_text(encoding="ascii").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        _refuse("--api-key-file", str(path), f"it can't be read: {error.__class__.__name__}")
-    if stat.S_IMODE(mode) & 0o077:
-        _refuse("--api-key-file", str(path), f"others may read it; remedy: chmod 600 {path}")
-    if len(key) < 16 or not key.isprintable() or " " in key:
-        _refuse("--api-key-file", str(path), "a key is one line of at least 16 printable characters")
-    return key
-
-
-def _check_host(host: str, *, has_key: bool) -> None:
-    try:
-        is_loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        _refuse("--host", host, "it is no IP address")
-    if not is_loopback and not has_key:
-        _refuse("--host", host, "whoever reaches it could use the model; remedy: add --api-key-file")
+        fail("stopped before it was ready", EXIT_FAILED)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
     raise KeyboardInterrupt
-
-
-def _refuse(flag: str, value: str, why: str) -> NoReturn:
-    _fail(f"{flag} {value}: {why}", EXIT_REFUSED)
-
-
-def _fail(message: str, status: int) -> NoReturn:
-    print(f"kvstore-engine: {message}", file=sys.stderr)
-    raise SystemExit(status)
 
 
 if __name__ == "__main__":

@@ -3,23 +3,17 @@
 What makes no sense together is refused by the flag's name. Tests: tests/engine/server/test_kv_choice.py.
 """
 
-import os
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import NoReturn
+from dataclasses import dataclass, replace
 
 from engine.kv.set_ups import BLOCK_TOKENS, SET_UPS, SetUp
+from engine.server.flags import FlagRefused, check_one_of
+from engine.server.tier_sizes import Size, check_machine, disk_size, memory_size
 
-__all__ = ["KVChoice", "KVRefused", "choose_kv"]
+__all__ = ["KVChoice", "check_gpu", "check_room", "choose_kv"]
 
-SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([KMGT]?i?B?)", re.IGNORECASE)
-POWERS = " KMGT"
 DEFAULTS = {"--gpu": "1GiB", "--cpu": "1GiB", "--disk-bytes": "4GiB"}
-
-
-class KVRefused(Exception):
-    """Flags that can't be, or not together; the message names the first, and says what to do."""
+NO_SIZE = Size("", "", 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +26,8 @@ class KVChoice:
     reserve_tokens: int
     # Of `kvstore serve`, where one is started.
     service_flags: Sequence[str]
+    # What has to have room for frames; a service that runs has it already.
+    pool: Size
 
 
 def choose_kv(
@@ -47,89 +43,97 @@ def choose_kv(
 ) -> KVChoice:
     """`tiers`: --gpu, --cpu, --disk-bytes and --folder as they were typed; None: not at all.
 
-    Raises KVRefused.
+    Raises FlagRefused.
     """
-    set_up = SET_UPS.get(name)
-    if set_up is None:
-        _refuse("--kv", name, f"there is no such set-up; remedy: one of {', '.join(SET_UPS)}")
-    if block_tokens not in BLOCK_TOKENS:
-        _refuse(
-            "--block-tokens",
-            block_tokens,
-            f"no size of a block; remedy: one of {', '.join(map(str, BLOCK_TOKENS))}",
-        )
+    check_one_of("--kv", name, "there is no such set-up", tuple(SET_UPS))
+    set_up = SET_UPS[name]
+    check_one_of("--block-tokens", str(block_tokens), "no size of a block", tuple(map(str, BLOCK_TOKENS)))
     if reserve_tokens is not None and not set_up.is_contiguous:
-        _refuse("--reserve-tokens", reserve_tokens, f"--kv {name} reserves nothing; remedy: --kv contiguous")
-    memory_bytes = _parse_size(memory or DEFAULTS["--gpu"])
-    flags: list[str] = []
-    if set_up.has_service:
-        memory_bytes = _check_service(set_up, memory, memory_bytes, is_own, tiers)
-        flags = _service_flags(set_up, memory_bytes, tiers)
+        raise FlagRefused(
+            "--reserve-tokens", reserve_tokens, f"--kv {name} reserves nothing", "--kv contiguous"
+        )
+    # Whole blocks, as with all others.
+    reserve_tokens = -(-(reserve_tokens or 0) // block_tokens) * block_tokens
+    flags: Sequence[str] = ()
+    if not set_up.has_service:
+        _check_has_no_service(set_up, kvstore, tiers)
+        pool = memory_size("--kv-memory", DEFAULTS["--gpu"] if memory is None else memory)
+        if device == "cpu":
+            check_machine(pool)
+    elif is_own:
+        flags, pool = _own_service(set_up, memory, tiers, device)
     else:
-        _check_own_memory(set_up, memory_bytes, device, kvstore, tiers)
+        _check_starts_none(set_up, memory, tiers)
+        pool = NO_SIZE
     return KVChoice(
         set_up=set_up,
-        memory_bytes=0 if set_up.has_service else memory_bytes,
+        memory_bytes=0 if set_up.has_service else pool.bytes,
         block_tokens=block_tokens,
-        # Whole blocks, as with all others.
-        reserve_tokens=-(-(reserve_tokens or 0) // block_tokens) * block_tokens,
+        reserve_tokens=reserve_tokens,
         service_flags=flags,
+        pool=pool,
     )
 
 
-def _check_service(
-    set_up: SetUp, memory: str | None, memory_bytes: int, is_own: bool, tiers: Mapping[str, str | None]
-) -> int:
-    """Returns what the GPU tier is asked to have; 0: as --gpu says."""
-    if not is_own and not set_up.preempts:
-        why = "which tiers there are is for who starts the service to say"
-        _refuse("--kv", set_up.name, f"{why}; remedy: --own-service, or --kv full")
-    if memory is not None and not is_own:
-        _refuse("--kv-memory", memory, "a service that runs has its memory already; remedy: --own-service")
-    if memory is not None and tiers["--gpu"] is not None:
-        _refuse("--gpu", tiers["--gpu"], "it is the memory that --kv-memory names too; remedy: give one")
-    for flag in () if set_up.has_lower_tiers else ("--cpu", "--disk-bytes"):
-        if tiers[flag] is not None:
-            _refuse(flag, tiers[flag], f"--kv {set_up.name} has a GPU tier alone; remedy: --kv tiered")
-    return memory_bytes if memory is not None else 0
+def check_room(choice: KVChoice, frame_bytes: int) -> None:
+    """When the model is known: whether there is room for a frame of it. Raises FlagRefused."""
+    if 0 < choice.pool.bytes < frame_bytes:
+        fewer = "--reserve-tokens" if choice.set_up.is_contiguous else "--block-tokens"
+        why = f"no room for a single frame of {frame_bytes} bytes"
+        raise choice.pool.refuse(why, f"as much or more, or fewer {fewer}")
 
 
-def _service_flags(set_up: SetUp, memory_bytes: int, tiers: Mapping[str, str | None]) -> list[str]:
-    gpu = str(memory_bytes) if memory_bytes else tiers["--gpu"] or DEFAULTS["--gpu"]
-    if not set_up.has_lower_tiers:
-        return ["--gpu", gpu, "--cpu", "0"]
-    lower = [tiers[flag] or DEFAULTS[flag] for flag in ("--cpu", "--disk-bytes")]
-    return ["--gpu", gpu, "--cpu", lower[0], "--disk-bytes", lower[1]]
+def check_gpu(choice: KVChoice, device: str, device_bytes: int) -> None:
+    """When the GPU was found: whether it has the memory that is asked for there. Raises FlagRefused."""
+    if choice.pool.bytes > device_bytes:
+        raise choice.pool.refuse(f"{device} has {device_bytes} bytes", "ask for less")
 
 
-def _check_own_memory(
-    set_up: SetUp, memory_bytes: int, device: str, kvstore: str, tiers: Mapping[str, str | None]
-) -> None:
+def _check_has_no_service(set_up: SetUp, kvstore: str, tiers: Mapping[str, str | None]) -> None:
     why = f"--kv {set_up.name} keeps KV in this process, with no service"
     if kvstore:
-        _refuse("--kvstore", kvstore, f"{why}; remedy: leave it out")
+        raise FlagRefused("--kvstore", kvstore, why, "leave it out")
     for flag, value in tiers.items():
         if value is not None:
-            remedy = "--kv-memory" if flag == "--gpu" else "leave it out"
-            _refuse(flag, value, f"{why}; remedy: {remedy}")
-    if device != "cpu":
-        _refuse("--device", device, f"--kv {set_up.name} has its memory on the host; remedy: --device cpu")
-    there_is = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if memory_bytes > there_is:
-        _refuse("--kv-memory", memory_bytes, f"this machine has {there_is} bytes; remedy: ask for less")
+            raise FlagRefused(flag, value, why, "--kv-memory" if flag == "--gpu" else "leave it out")
 
 
-def _parse_size(text: str) -> int:
-    found = SIZE.fullmatch(text.strip())
-    if found is None:
-        _refuse("--kv-memory", text, "it is no size; remedy: bytes, or with a unit: 512MiB, 2GiB")
-    unit = found[2].upper()
-    base = 1024 if "I" in unit else 1000
-    size = int(float(found[1]) * base ** POWERS.index(unit[:1].strip("B") or " "))
-    if not size:
-        _refuse("--kv-memory", text, "there must be some; remedy: 512MiB, 2GiB")
-    return size
+def _check_starts_none(set_up: SetUp, memory: str | None, tiers: Mapping[str, str | None]) -> None:
+    if not set_up.preempts:
+        why = "which tiers there are is for who starts the service to say"
+        raise FlagRefused("--kv", set_up.name, why, "--own-service, or --kv full")
+    for flag, value in {"--kv-memory": memory, **tiers}.items():
+        if value is not None:
+            why = "a service that runs has its memory and its folder already"
+            raise FlagRefused(flag, value, why, "--own-service, or leave it out")
 
 
-def _refuse(flag: str, value: object, why: str) -> NoReturn:
-    raise KVRefused(f"{flag} {value}: {why}")
+def _own_service(
+    set_up: SetUp, memory: str | None, tiers: Mapping[str, str | None], device: str
+) -> tuple[list[str], Size]:
+    """Its flags, and the size of its GPU tier."""
+    if memory is not None and tiers["--gpu"] is not None:
+        why = "it is the memory that --kv-memory names too"
+        raise FlagRefused("--gpu", tiers["--gpu"], why, "give one")
+    for flag in () if set_up.has_lower_tiers else ("--cpu", "--disk-bytes"):
+        if tiers[flag] is not None:
+            why = f"--kv {set_up.name} has a GPU tier alone"
+            raise FlagRefused(flag, tiers[flag], why, "--kv tiered")
+    typed = DEFAULTS | {flag: text for flag in DEFAULTS if (text := tiers[flag]) is not None}
+    if memory is None:
+        gpu = memory_size("--gpu", typed["--gpu"], takes_share=True)
+    else:
+        gpu = memory_size("--kv-memory", memory)
+        typed["--gpu"] = str(gpu.bytes)
+    is_on_host = device == "cpu"
+    if is_on_host:
+        check_machine(gpu)
+    elif "%" in gpu.text:
+        # Of a GPU that nobody has asked yet.
+        gpu = replace(gpu, bytes=0)
+    if not set_up.has_lower_tiers:
+        return ["--gpu", typed["--gpu"], "--cpu", "0"], gpu
+    cpu = memory_size("--cpu", typed["--cpu"], takes_share=True)
+    check_machine(cpu, gpu if is_on_host else None)
+    disk_size("--disk-bytes", typed["--disk-bytes"])
+    return [word for flag, text in typed.items() for word in (flag, text)], gpu

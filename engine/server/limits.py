@@ -1,12 +1,16 @@
 """All sizes that a request may have, and how many there may be at once."""
 
-import math
 from dataclasses import dataclass, fields
 
-__all__ = ["Limits"]
+from engine.server.flags import FlagRefused
 
-# A Fork takes so many children.
-CHOICES_MAX = 64
+__all__ = ["SECONDS_MAX", "Limits"]
+
+# A day: whoever waits longer waits for ever.
+SECONDS_MAX = 86_400.0
+COUNT_MAX = 2**31 - 1
+# A Fork takes so many children; a process can't have many more descriptors.
+MOST = {"choices": 64, "connections": 65_536}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,12 +45,16 @@ class Limits:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if not 0 < value < math.inf:
-                what = "above 0" if not value > 0 else "finite"
-                raise ValueError(f"{field.name} must be {what}, not {value}")
-        if self.choices > CHOICES_MAX:
-            raise ValueError(f"choices must be at most {CHOICES_MAX}: so many may share one prompt's blocks")
+            is_seconds = field.name.endswith("_seconds")
+            most = SECONDS_MAX if is_seconds else MOST.get(field.name, COUNT_MAX)
+            # NaN is in no order with anything, so it fails here too.
+            if not 0 < value <= most:
+                remedy = f"{'more than 0' if is_seconds else 1} to {most:.12g}"
+                raise FlagRefused(_flag(field.name), value, "out of bounds", remedy)
         if self.choices > self.answers_at_once:
-            raise ValueError(
-                f"choices ({self.choices}) must not be more than answers_at_once ({self.answers_at_once})"
-            )
+            why = f"more than the {self.answers_at_once} answers that may be under way"
+            raise FlagRefused("--choices", self.choices, why, "fewer, or more --answers-at-once")
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"

@@ -15,10 +15,13 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
+from engine.server.flags import FlagRefused, reason
+from engine.server.folder import SOCKET_NAME
 from kvstore.client import Client, ClientError
 
-__all__ = ["ServiceFailed", "own_service"]
+__all__ = ["ServiceFailed", "ServiceRefused", "own_service"]
 
 READY_SECONDS = 60.0
 LOOK_SECONDS = 0.05
@@ -27,12 +30,18 @@ KEEP_SECONDS = 1.0
 # A service that is stopped may take ten seconds to let its transfers end.
 END_SECONDS = 15.0
 LOG_LINES = 15
+# With which `kvstore serve` ends where a flag is wrong.
+EXIT_REFUSED = 2
 
 log = logging.getLogger(__name__)
 
 
 class ServiceFailed(Exception):
     """It does not run; the message has its last words."""
+
+
+class ServiceRefused(ServiceFailed):
+    """It was asked for what can't be had."""
 
 
 @contextmanager
@@ -53,7 +62,7 @@ class _Service:
     """The process, and a thread that sees to it that there is one."""
 
     def __init__(self, folder: Path, flags: Sequence[str]) -> None:
-        socket = folder / "kvstore.sock"
+        socket = folder / SOCKET_NAME
         self.address = f"unix:{socket}"
         self._log = folder / "service.log"
         self._command = [sys.executable, "-m", "kvstore", "serve", "--socket", str(socket), *flags]
@@ -66,8 +75,9 @@ class _Service:
         deadline = time.monotonic() + READY_SECONDS
         with Client(self.address) as client:
             while not _answers(client):
-                if self._process.poll() is not None:
-                    raise ServiceFailed(f"the kvstore service has not started:\n{_tail(self._log)}")
+                if (status := self._process.poll()) is not None:
+                    failed = ServiceRefused if status == EXIT_REFUSED else ServiceFailed
+                    raise failed(f"the kvstore service has not started:\n{_tail(self._log)}")
                 if time.monotonic() > deadline:
                     raise ServiceFailed(f"the kvstore service does not answer:\n{_tail(self._log)}")
                 time.sleep(LOOK_SECONDS)
@@ -86,10 +96,17 @@ class _Service:
                 self._process.wait()
 
     def _start(self) -> "subprocess.Popen[bytes]":
-        with self._log.open("ab") as output:
+        with self._open_log() as output:
             return subprocess.Popen(
                 self._command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
             )
+
+    def _open_log(self) -> IO[bytes]:
+        try:
+            return self._log.open("ab")
+        except OSError as error:
+            why = f"{self._log.name} in it can't be written: {reason(error)}"
+            raise FlagRefused("--folder", self._log.parent, why, "another folder, or remove it") from error
 
     def _keep(self) -> None:
         while not self._is_over.wait(KEEP_SECONDS):

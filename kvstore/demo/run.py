@@ -40,7 +40,8 @@ def run_demo(
     """`keep`: a folder for logs, journal and disk tier, which stays; without it there is one that goes.
 
     `device`: where engines compute, and where the GPU tier is. `journal`: a folder for what the service has
-    recorded, if that is to stay whatever becomes of the rest; by default it is in the other folder.
+    recorded, if that is to stay whatever becomes of the rest; by default it is in the other folder. Both are
+    there and empty (`flags.take_folders`).
     """
     try:
         uuid = gpu_uuid(device)
@@ -48,8 +49,6 @@ def run_demo(
         raise DemoRefused(str(error)) from error
     model = open_model(model_name)
     turn_count = sum(len(wave.turns) for wave in PLAN)
-    if journal is not None:
-        _take_empty(journal, "--journal")
     with _folder(keep) as folder, show.progress(2 * turn_count * ANSWER_TOKENS):
         demo = _Demo(model, folder, journal or folder / "journal", show, device, uuid)
         try:
@@ -84,6 +83,7 @@ class _Demo:
 
     def play(self) -> None:
         """All waves over kvstore."""
+        self._show.say("[bold]start of the service, and of an engine[/]")
         service = self._start_service()
         engine = self._start_engine(service)
         for wave in PLAN:
@@ -101,6 +101,7 @@ class _Demo:
     def run_plainly(self) -> None:
         """The same prompts, one after the other, nothing cached."""
         self._show.say("[bold]the same turns without kvstore[/]")
+        self._show.doing("an engine loads the model")
         plain = Worker("plain", self._folder, model=self._model.name, device=self._device)
         self._children.append(plain)
         for turn in self._turns:
@@ -108,6 +109,7 @@ class _Demo:
             plain.send(self._request(turn))
             turn.take_plain_answer(plain.receive())
             self._show.advance(ANSWER_TOKENS)
+            self._show.plain_turn_done(turn)
         plain.finish()
 
     def close(self) -> None:
@@ -238,21 +240,8 @@ class _Demo:
 @contextmanager
 def _folder(keep: Path | None) -> Iterator[Path]:
     if keep is not None:
-        _take_empty(keep, "--keep")
         yield keep
         return
     # Short, because the path of a socket may not be long.
     with tempfile.TemporaryDirectory(prefix="kvdemo-", ignore_cleanup_errors=True) as folder:
         yield Path(folder)
-
-
-def _take_empty(folder: Path, flag: str) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        is_empty = not any(folder.iterdir())
-    except FileExistsError:
-        is_empty = False
-    except OSError as error:
-        raise DemoRefused(f"{flag} {folder}: {error.strerror}; remedy: name a new folder") from error
-    if not is_empty:
-        raise DemoRefused(f"{flag} {folder} is no empty folder; remedy: name a new one")

@@ -21,6 +21,9 @@ from kvstore.demo.turns import Report, Turn
 
 __all__ = ["Show"]
 
+# Of a conversation's name, in the table.
+NAME_CHARACTERS = 13
+
 
 class Show:
     """Progress goes to stderr; the table to stdout, or to stderr as well where stdout is for JSON."""
@@ -58,6 +61,10 @@ class Show:
         swapped = "; swapped out once" if turn.preemptions else ""
         self.say(f"  {turn.id}: {_sources(turn)}; first token {turn.ttft_ms:.0f} ms{swapped}")
 
+    def plain_turn_done(self, turn: Turn) -> None:
+        computed = f"{len(turn.prompt)} = {len(turn.prompt)} computed"
+        self.say(f"  {turn.id}: {computed}; first token {turn.plain_ttft_ms:.0f} ms; {_verdict(turn)}")
+
     def report(self, report: Report, journal: Path | None) -> None:
         """`journal`: where what was decided was left, if it was."""
         self._output.print(_table(report))
@@ -89,8 +96,13 @@ def _table(report: Report) -> Table:
         times = (f"{turn.ttft_ms:.0f}", f"{turn.plain_ttft_ms:.0f}")
         # Zeros only distract.
         shown = (str(number or "") for number in numbers)
-        table.add_row(turn.id + "*" * turn.redone, *shown, *times, _verdict(turn))
+        name = f"{_short(turn.session)} {turn.number}{'*' * turn.redone}"
+        table.add_row(name, *shown, *times, _verdict(turn))
     return table
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= NAME_CHARACTERS else name[: NAME_CHARACTERS - 1] + "…"
 
 
 def _notes(report: Report) -> str:

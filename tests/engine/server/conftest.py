@@ -11,7 +11,8 @@ from openai import OpenAI
 
 from engine.server.limits import Limits
 from engine.server.loading import Loaded, load
-from engine.server.serving import Options, Server
+from engine.server.options import Options
+from engine.server.serving import Server
 from kvstore.demo.children import Service
 from tests.engine.test_engine import serve
 

@@ -8,6 +8,7 @@ from engine.server.chat import read_chat
 from engine.server.completions import read_completion
 from engine.server.errors import ApiError
 from engine.server.fields import Fields
+from engine.server.flags import FlagRefused
 from engine.server.limits import Limits
 
 LIMITS = Limits(choices=4, answers_at_once=8, messages=3)
@@ -158,13 +159,15 @@ def test_without_a_seed_each_request_has_its_own():
 
 
 def test_limits_are_checked_by_name():
-    with pytest.raises(ValueError, match="stop_seconds must be finite, not inf"):
+    with pytest.raises(FlagRefused, match=r"^--stop-seconds inf: out of bounds; remedy"):
         Limits(stop_seconds=float("inf"))
-    with pytest.raises(ValueError, match="request_seconds must be above 0, not nan"):
+    with pytest.raises(
+        FlagRefused, match=r"^--request-seconds nan: out of bounds; remedy: more than 0 to 86"
+    ):
         Limits(request_seconds=float("nan"))
-    with pytest.raises(ValueError, match="body_bytes must be above 0"):
+    with pytest.raises(FlagRefused, match=r"^--body-bytes 0: out of bounds; remedy: 1 to 2147483647$"):
         Limits(body_bytes=0)
-    with pytest.raises(ValueError, match="at most 64"):
+    with pytest.raises(FlagRefused, match=r"^--choices 65: out of bounds; remedy: 1 to 64$"):
         Limits(choices=65, answers_at_once=100)
-    with pytest.raises(ValueError, match="choices"):
+    with pytest.raises(FlagRefused, match=r"^--choices 9: more than the 8 answers that may be under way"):
         Limits(choices=9, answers_at_once=8)

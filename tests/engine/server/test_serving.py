@@ -1,9 +1,11 @@
 """The program as a person runs it, from its flags to its end."""
 
+import errno
 import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,10 +17,19 @@ import pytest
 from typer.testing import CliRunner
 
 from engine.engine import Engine
+from engine.gpu_device import GpuDevice
+from engine.kv.set_ups import CONTIGUOUS, PAGED
 from engine.program import main as program_main
 from engine.server.command import app
-from engine.server.serving import CannotListen, Options, Server
+from engine.server.flags import FlagRefused
+from engine.server.limits import Limits
+from engine.server.listening import CannotListen
+from engine.server.options import Options
+from engine.server.own_service import ServiceRefused, own_service
+from engine.server.serving import Server
 from kvstore.client import ServiceLost
+from tests.cuda.fake import fake_uuid
+from tests.engine.late_stream import LateStream
 from tests.engine.server.conftest import Running
 
 pytestmark = pytest.mark.usefixtures("service")
@@ -105,6 +116,34 @@ def test_an_engine_that_fails_is_told_to_all_who_wait_and_ends_the_server(
     assert "the engine has failed" in caplog.text
 
 
+@pytest.mark.parametrize("set_up", [CONTIGUOUS, PAGED], ids=lambda each: each.name)
+def test_memory_of_its_own_is_where_the_device_is(client, loaded, monkeypatch, set_up):
+    asked = {"model": "tiny", "messages": HELLO, "max_tokens": 20, "seed": 1}
+    whole = client.chat.completions.create(**asked)
+    stream = LateStream(3)
+    device = GpuDevice(stream, "cuda:0", fake_uuid(0))
+    monkeypatch.setattr("engine.server.serving.open_device", lambda name: device)
+    options = Options(model="tiny", port=0, set_up=set_up, kv_bytes=4 << 20, reserve_tokens=512)
+    server = Server(options, loaded)
+    url = f"{server.start()}/v1"
+    thread = threading.Thread(target=server.serve, name="server")
+    thread.start()
+    try:
+        other: Any = openai.OpenAI(base_url=url, api_key="none", max_retries=0)
+        with other:
+            answer = other.chat.completions.create(**asked)
+        assert answer.choices[0].message.content == whole.choices[0].message.content
+        assert stream.run_count > 0
+    finally:
+        server.stop()
+        thread.join()
+
+
+def test_answers_under_way_have_a_second_at_least(loaded):
+    options = Options(model="x", limits=Limits(stop_seconds=0.3))
+    assert Server(options, loaded)._http.config.timeout_graceful_shutdown == 1
+
+
 def test_without_a_service_it_does_not_start(loaded, tmp_path):
     options = Options(model="tiny", kvstore=f"unix:{tmp_path}/nobody.sock", port=0, attach_seconds=0.1)
     with pytest.raises(ServiceLost):
@@ -112,37 +151,67 @@ def test_without_a_service_it_does_not_start(loaded, tmp_path):
 
 
 def refused(*flags: str) -> str:
-    result = CliRunner().invoke(app, ["serve", *flags])
+    """By what is known of the model or the GPU alone: no service was started for it."""
+    result = CliRunner().invoke(app, ["serve", "--port", "0", *flags])
     assert result.exit_code == 2
     return result.stderr
 
 
-def test_flags_that_can_not_be_are_named(tmp_path):
-    assert "--model huge: there is no such model" in refused("--model", "huge")
-    assert "--host 192.0.2.1: whoever reaches it" in refused("--host", "192.0.2.1")
-    assert "--host example.org: it is no IP address" in refused("--host", "example.org")
-    assert "--kvstore unix:x: with --own-service" in refused("--own-service", "--kvstore", "unix:x")
-    assert "body_bytes must be above 0" in refused("--body-bytes", "0")
-    assert "choices (9) must not be more" in refused("--choices", "9", "--answers-at-once", "8")
+def test_memory_without_room_for_a_frame_of_the_model_is_refused_before_a_service_is_started(monkeypatch):
+    monkeypatch.setattr("engine.server.running.own_service", None)
+    own = ("--own-service", "--model", "tiny")
+    why = "no room for a single frame of 8192 bytes; remedy: as much or more, or fewer --block-tokens"
+    assert f"--gpu 8191: {why}" in refused(*own, "--gpu", "8191")
+    assert f"--kv-memory 4KiB: {why}" in refused(*own, "--kv-memory", "4KiB")
+    paged = ("--model", "tiny", "--kv", "paged", "--block-tokens", "64", "--kv-memory", "16KiB")
+    assert "--kv-memory 16KiB: no room for a single frame of 32768 bytes" in refused(*paged)
+    contiguous = ("--model", "tiny", "--kv", "contiguous", "--kv-memory", "16KiB", "--reserve-tokens", "48")
+    assert "frame of 24576 bytes; remedy: as much or more, or fewer --reserve-tokens" in refused(*contiguous)
 
 
-@pytest.mark.parametrize(
-    ("text", "mode", "why"),
-    [
-        ("secret-0123456789", 0o644, "others may read it"),
-        ("short", 0o600, "at least 16"),
-        ("two words 0123456789", 0o600, "one line"),
-        ("schlüssel-0123456789", 0o600, "can't be read"),
-    ],
-)
-def test_a_key_that_is_none_is_refused_and_not_shown(tmp_path, text, mode, why):
-    path = tmp_path / "key"
-    path.write_text(text)
-    path.chmod(mode)
-    told = refused("--api-key-file", str(path))
-    assert why in told
-    assert text not in told
-    assert "can't be read" in refused("--api-key-file", str(tmp_path / "none"))
+def test_what_is_wrong_with_a_models_files_is_told_by_the_flag(tmp_path, monkeypatch):
+    monkeypatch.setattr("engine.server.running.own_service", None)
+    (tmp_path / "x.gguf").write_text("nothing")
+    file, folder = str(tmp_path / "x.gguf"), str(tmp_path)
+    assert f"kvstore-engine: --model {file}: 7 bytes: it is no GGUF file" in refused("--model", file)
+    assert f"kvstore-engine: --model {folder}: config.json: there is no" in refused("--model", folder)
+
+    def open_model(name: str) -> None:
+        raise PermissionError(errno.EACCES, "x", name)
+
+    monkeypatch.setattr("engine.server.running.open_model", open_model)
+    assert f"--model {file}: Permission denied; remedy: " in refused("--own-service", "--model", file)
+
+
+def test_a_gpu_with_less_memory_than_is_asked_for(monkeypatch):
+    monkeypatch.setattr("engine.server.running.gpu_uuid", lambda device: "GPU-1")
+    monkeypatch.setattr("engine.server.running.gpu_bytes", lambda device: 80 << 30)
+    told = refused("--device", "cuda", "--kv", "paged", "--kv-memory", "81GiB")
+    assert f"--kv-memory 81GiB: cuda has {80 << 30} bytes; remedy: ask for less" in told
+
+
+def test_what_the_service_itself_refuses_is_a_wrong_flag_too(tmp_path):
+    flags = ["--gpu", "0", "--cpu", "1GiB", "--disk-bytes", "1GiB"]
+    with (
+        pytest.raises(ServiceRefused, match=r"(?s)has not started:.*--gpu = 0: no memory"),
+        own_service(tmp_path, flags),
+    ):
+        pass
+
+
+def test_a_folder_whose_log_can_not_be_written(tmp_path):
+    (tmp_path / "service.log").mkdir()
+    why = f"--folder {tmp_path}: service.log in it can't be written: Is a directory; remedy: another"
+    with pytest.raises(FlagRefused, match=why), own_service(tmp_path, []):
+        pass
+
+
+def test_a_service_that_is_not_there_is_waited_for_and_that_is_told(loaded, tmp_path, caplog):
+    options = Options(model="tiny", kvstore=f"unix:{tmp_path}/nobody.sock", port=0, attach_seconds=0.3)
+    with pytest.raises(ServiceLost):
+        Server(options, loaded).start()
+    [told] = [each.getMessage() for each in caplog.records if "waiting for the service" in each.getMessage()]
+    assert "up to 0.3 seconds: no service answers on" in told
 
 
 def test_a_port_that_is_taken_is_told(server, loaded, service):
@@ -152,13 +221,11 @@ def test_a_port_that_is_taken_is_told(server, loaded, service):
 
 
 def test_what_is_not_installed_is_told_by_name(monkeypatch, capsys):
-    monkeypatch.setitem(
-        sys.modules, "engine.server.command", None
-    )  # As if it, or what it needs, were not there.
-    with pytest.raises(SystemExit) as caught:
-        program_main()
-    assert caught.value.code == 2
-    assert (
-        "engine.server.command is not installed; remedy: in the clone, make install"
-        in capsys.readouterr().err
-    )
+    # As if it, or what it needs, were not there.
+    for name in ("engine.server.running", "engine.server.command"):
+        monkeypatch.setitem(sys.modules, name, None)
+        monkeypatch.setattr(sys, "argv", ["kvstore-engine", "serve", "--port", "0"])
+        with pytest.raises(SystemExit) as caught:
+            program_main()
+        assert caught.value.code == 2
+        assert f"{name} is not installed; remedy: in the clone, make install" in capsys.readouterr().err
