@@ -153,7 +153,7 @@ class _Tiers:
         """What is admitted goes to the tier below. Returns what is not."""
         admitted = np.ones(rows.size, np.bool_)
         if self._admission is not None:
-            admitted = self._admission.admits(target, rows)
+            (admitted,) = self._admission.admits([target], rows)
         going = rows[admitted]
         self._used[target] += going.size
         self.counts.put[target] += going.size

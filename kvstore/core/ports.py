@@ -1,6 +1,6 @@
 """What the core asks of a policy. A policy is asked and never acts: it returns rows or a choice."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -111,9 +111,9 @@ class AdmissionPolicy(Protocol):
     store judges turns (`judging.py`).
     """
 
-    def admits(self, target: Tier, rows: Rows) -> NDArray[np.bool_]:
-        """Of each block, given from tails to heads. A block behind one that is not there is of no use: so a
-        chain is admitted from its head on."""
+    def admits(self, targets: Sequence[Tier], rows: Rows) -> list[NDArray[np.bool_]]:
+        """To each of these tiers, of each block, given from tails to heads. A block behind one that is not
+        there is of no use: so a chain is admitted from its head on."""
 
     def admits_turns(self, rows: Rows) -> NDArray[np.bool_]:
         """The same for the disk, of blocks that sessions own and that are about to leave the CPU tier."""
