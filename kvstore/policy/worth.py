@@ -55,10 +55,13 @@ class Worth:
         self.favours = Favours(capacity)
         # Whether a row may be RETIRED: where none is, nothing of it costs.
         self._has_retired = False
+        # Raised by whatever may change what a block is worth, or which blocks there are.
+        self.changes = 0
 
     # ------------------------------------------------------------------ what is told
 
     def use(self, time: float, uses: Sequence[Use]) -> None:
+        self.changes += 1
         for lot in lots(uses):
             self._now = now = max(self._now, time)
             self._begun = min(self._begun, now)
@@ -68,9 +71,11 @@ class Worth:
             self.chains.used(lot)
 
     def touch(self, tier: Tier, rows: Rows) -> None:
+        self.changes += 1
         self._tiers[tier].order.append(rows)
 
     def forget(self, tier: Tier, rows: Rows) -> None:
+        self.changes += 1
         self._tiers[tier].order.remove(rows)
         if self._has_retired:
             self._revive(rows)
@@ -164,5 +169,6 @@ class Worth:
 
     def _look_again(self) -> None:
         """What was found to be of the least worth may not be so any more."""
+        self.changes += 1
         for candidates in self._tiers:
             candidates.look_again()
