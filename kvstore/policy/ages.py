@@ -35,13 +35,14 @@ class Runs:
 
     def add(self, time: float, kinds: NDArray[np.int16], ends: list[int]) -> None:
         """Of chains that are used now, which end there; times don't go back."""
-        is_last = np.empty(kinds.size, np.bool_)
-        np.not_equal(kinds[1:], kinds[:-1], out=is_last[:-1])
-        is_last[[end - 1 for end in ends]] = True
-        last = np.flatnonzero(is_last)
-        size = last.copy()
-        size[0] += 1
-        size[1:] -= last[:-1]
+        is_first = np.empty(kinds.size + 1, np.bool_)
+        np.not_equal(kinds[1:], kinds[:-1], out=is_first[1:-1])
+        is_first[0] = True
+        for end in ends:
+            is_first[end] = True
+        (first,) = is_first.nonzero()
+        last = first[1:] - 1
+        size = first[1:] - first[:-1]
         place = self.count % RUNS_MAX
         self.count += last.size
         places: slice | NDArray[np.intp] = slice(place, place + last.size)

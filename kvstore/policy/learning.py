@@ -137,21 +137,21 @@ class _Found:
         Children are the different blocks that have followed on it. Behind those that are known all are new.
         One whose place in the table another has taken is no new one.
         """
-        lot, is_known = self._lot, self._is_known
-        added = np.zeros((3, is_known.size), np.int16)
-        added[USES] = is_known
+        lot = self._lot
+        added = np.zeros((3, self._is_known.size), np.int16)
+        added[USES] = self._is_known
         for start, end, known, turn in zip(lot.starts, lot.ends, self.known, turns, strict=True):
             added[CHILDREN, start + max(0, known - 1) : end - 1] = 1
             if not turn:
                 added[SHARED, start : start + known] = 1
-        counts: NDArray[np.int16] = self.ghost["counts"].T.astype(np.int16)
-        counts *= is_known
+        counts: NDArray[np.int16] = self.ghost["counts"].T.astype(np.int16, order="C")
+        counts *= added[USES]
         counts += added
         np.minimum(counts, COUNTED, out=counts)
         if (again := self._again) is not None:
-            is_known, added = is_known[again.blocks], added[:, again.blocks]
+            added = added[:, again.blocks]
             for part in again.rounds():
-                before = counts[:, again.before[part]] * is_known[part]
+                before = counts[:, again.before[part]] * added[USES, part]
                 counts[:, again.blocks[part]] = np.minimum(before + added[:, part], COUNTED)
         return counts
 
