@@ -116,14 +116,13 @@ class _Tiers:
             self._row[blocks], self._block[rows] = rows, blocks
         self._tier[rows] = gpu
         use = Use(
-            time=request.time,
             rows=rows,
             hashes=hashes_of(blocks),
             found=found,
             prompt_tokens=request.prompt_tokens,
             answer_tokens=request.answer_tokens,
         )
-        self._policy.use(use)
+        self._policy.use(request.time, [use])
         self._policy.touch(gpu, rows[::-1])
 
     def retire(self, blocks: NDArray[np.int64]) -> None:
@@ -153,7 +152,7 @@ class _Tiers:
         """What is admitted goes to the tier below. Returns what is not."""
         admitted = np.ones(rows.size, np.bool_)
         if self._admission is not None:
-            admitted = self._admission.admits(target, rows)
+            (admitted,) = self._admission.admits([target], rows)
         going = rows[admitted]
         self._used[target] += going.size
         self.counts.put[target] += going.size

@@ -56,7 +56,7 @@ TESTS = {
     "kernels": tuple(f"tests/kernels/test_{name}.py" for name in KERNELS),
     "kvstore/client": ("tests/client/test_keys.py",),
     "kvstore/observe": ("tests/observe/test_counting.py",),
-    "kvstore/server": ("tests/server/test_metrics_http.py",),
+    "kvstore/server": ("tests/server/test_metrics_http.py", "tests/server/test_metrics_address.py"),
     # The quick ones of tests/tiers. What else stands there would find these faults too, and takes minutes.
     "kvstore/tiers": tuple(f"tests/tiers/test_{name}.py" for name in TIERS),
 }

@@ -1,6 +1,6 @@
 """What the core asks of a policy. A policy is asked and never acts: it returns rows or a choice."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -38,10 +38,8 @@ Figures = tuple[tuple[str, float], ...]
 
 class Use(Struct, frozen=True, kw_only=True):
     """What one request did with the blocks of its prompt. What is not known of it is left out: each field
-    helps where it is there, and none but the first four is needed."""
+    helps where it is there, and none but the first three is needed."""
 
-    # Seconds on any clock that doesn't go back; ages are counted from it to the time of the latest use.
-    time: float
     # The chain, from its head to its tail, each row with the hash of its key. The first `found` of them were
     # there; what stands behind is new, or was found behind a block that was not.
     rows: Rows
@@ -66,9 +64,10 @@ class EvictionPolicy(Protocol):
     def begin(self, capacity: int) -> None:
         """Before all else, once: rows are numbers below `capacity`."""
 
-    def use(self, use: Use) -> None:
-        """A request uses these blocks, whichever tiers they are in. Rows may be others' from before: what a
-        policy knows of a block that was evicted it knows by the hash of its key."""
+    def use(self, time: float, uses: Sequence[Use]) -> None:
+        """Requests use these blocks, whichever tiers they are in, one after the other. Rows may be others'
+        from before: what a policy knows of a block that was evicted it knows by the hash of its key. `time`:
+        seconds on any clock that doesn't go back; ages are counted from it to the time of the latest use."""
 
     def touch(self, tier: Tier, rows: Rows) -> None:
         """These blocks were used; given from the tail of their chain to its head."""
@@ -111,9 +110,9 @@ class AdmissionPolicy(Protocol):
     store judges turns (`judging.py`).
     """
 
-    def admits(self, target: Tier, rows: Rows) -> NDArray[np.bool_]:
-        """Of each block, given from tails to heads. A block behind one that is not there is of no use: so a
-        chain is admitted from its head on."""
+    def admits(self, targets: Sequence[Tier], rows: Rows) -> list[NDArray[np.bool_]]:
+        """To each of these tiers, of each block, given from tails to heads. A block behind one that is not
+        there is of no use: so a chain is admitted from its head on."""
 
     def admits_turns(self, rows: Rows) -> NDArray[np.bool_]:
         """The same for the disk, of blocks that sessions own and that are about to leave the CPU tier."""

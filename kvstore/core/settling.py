@@ -122,8 +122,9 @@ class Settling:
     def _admit(self, admission: AdmissionPolicy, rows: Rows) -> tuple[Rows, Rows]:
         """Which of these cached blocks are to go to disk, and which to the CPU tier at least."""
         blocks, tails_first = self._memory.blocks, self._memory.blocks.distinct(rows)[::-1]
-        stored = admission.admits(DISK, tails_first) & ~blocks.to_disk[tails_first]
-        copied = admission.admits(CPU, tails_first) | stored
+        to_disk, to_cpu = admission.admits((DISK, CPU), tails_first)
+        stored = to_disk & ~blocks.to_disk[tails_first]
+        copied = to_cpu | stored
         if self._config.disk_frames:
             left_out = tails_first[~stored & ~blocks.to_disk[tails_first]]
             self._note_refusal(admission, DISK, left_out)

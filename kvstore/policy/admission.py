@@ -8,6 +8,9 @@ admitted. What is seldom read again, as the last block of a prompt, takes no wri
 belongs to a session that is over, none at all. A parent is admitted if a child is, or was.
 """
 
+import math
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -36,12 +39,12 @@ class AdmitByChance:
         self._reads_per_write = reads_per_write
         self._turn_reads_per_write = turn_reads_per_write
 
-    def admits(self, target: Tier, rows: Rows) -> NDArray[np.bool_]:
-        check(target is not GPU, "nothing is written to the tier on top")
-        return self._admits(rows, self._reads_per_write.get(target, 0.0))
+    def admits(self, targets: Sequence[Tier], rows: Rows) -> list[NDArray[np.bool_]]:
+        check(GPU not in targets, "nothing is written to the tier on top")
+        return self._admits(rows, [self._reads_per_write.get(target, 0.0) for target in targets])
 
     def admits_turns(self, rows: Rows) -> NDArray[np.bool_]:
-        return self._admits(rows, self._turn_reads_per_write)
+        return self._admits(rows, [self._turn_reads_per_write])[0]
 
     def told(self, target: Tier, rows: Rows, *, are_turns: bool = False) -> Figures:
         """The chance of each by itself: one that stands below it may have had what hangs on it admitted."""
@@ -56,10 +59,13 @@ class AdmitByChance:
             ("watched_seconds_wanted", WATCHED_SECONDS),
         )
 
-    def _admits(self, rows: Rows, least: float) -> NDArray[np.bool_]:
-        if least <= 0.0:
-            return np.ones(rows.size, np.bool_)
-        if self._worth.watched_seconds < WATCHED_SECONDS:
-            least = min(least, ANY_CHANCE)
-        chains = self._worth.chains
-        return chains.keep(rows, self._worth.chance_with_children(rows) >= least)
+    def _admits(self, rows: Rows, least: list[float]) -> list[NDArray[np.bool_]]:
+        """For each chance that is asked for, one after the other: a parent goes where its child went."""
+        if max(least) <= 0.0:
+            return [np.ones(rows.size, np.bool_) for _ in least]
+        most = ANY_CHANCE if self._worth.watched_seconds < WATCHED_SECONDS else math.inf
+        chances, chains = self._worth.chance_with_children(rows), self._worth.chains
+        return [
+            chains.keep(rows, chances >= min(chance, most)) if chance > 0.0 else np.ones(rows.size, np.bool_)
+            for chance in least
+        ]

@@ -36,6 +36,10 @@ class Candidates:
         self._pool = np.empty(0, np.intp)
         self._places = np.empty(0, np.int32)
         self._turn = 0
+        # All rows of the tier, judged, as of which of the policy's changes: who finds too few that may go
+        # asks again, and spares fewer.
+        self._all: dict[bool, _Judged] = {}
+        self._all_as_of = 0
 
     @property
     def found(self) -> tuple[Rows, NDArray[np.int32], int]:
@@ -48,9 +52,8 @@ class Candidates:
 
     def following(self) -> Rows:
         """The one of the least worth of those that were found and are there; none, if there is no such."""
-        unused = self.order.places(self._pool) == self._places
-        first: Rows = self._pool[unused][:1]
-        return first
+        unused = (self.order.places(self._pool) == self._places).tobytes().find(1)
+        return self._pool[unused : unused + 1] if unused >= 0 else self._pool[:0]
 
     def look_again(self) -> None:
         self._pool, self._places = self._pool[:0], self._places[:0]
@@ -67,27 +70,50 @@ class Candidates:
         self._turn += 1
         while judged < len(self.order):
             rows = self.order.sample(judged, self._turn, SAMPLE_RUNS, policy.chains.use)
-            victims = self._refill(rows, count, removable, policy)
+            victims = self._refill(_Judged(policy.favours.plain(rows), policy), count, removable)
             if victims.size >= count:
                 return victims[:count]
             judged *= JUDGED_AGAIN
-        rows = self.order.all()
-        victims = self._refill(rows, count, removable, policy)
+        victims = self._refill(self._judge_all(policy, with_favoured=False), count, removable)
         if victims.size < count:
-            victims = removable(policy.favours.last(self._least(rows, rows.size, policy)))
+            everything = self._judge_all(policy, with_favoured=True)
+            victims = removable(policy.favours.last(everything.least(everything.size)))
         return victims[:count]
 
-    def _refill(self, rows: Rows, count: int, removable: RowSource, policy: "Worth") -> Rows:
+    def _judge_all(self, policy: "Worth", *, with_favoured: bool) -> "_Judged":
+        """Once, however often it is asked for until something changes."""
+        if self._all_as_of != policy.changes:
+            self._all.clear()
+            self._all_as_of = policy.changes
+        with_favoured &= policy.favours.has_any
+        judged = self._all.get(with_favoured)
+        if judged is None:
+            rows = self.order.all()
+            judged = _Judged(rows if with_favoured else policy.favours.plain(rows), policy)
+            self._all[with_favoured] = judged
+        return judged
+
+    def _refill(self, judged: "_Judged", count: int, removable: RowSource) -> Rows:
         """Of these the least are in the pool from now on. Returns what of them may go."""
-        rows = policy.favours.plain(rows)
-        self._pool = self._least(rows, max(2 * count, rows.size // POOL_PARTS), policy)
+        self._pool = judged.least(max(2 * count, judged.size // POOL_PARTS))
         self._places = self.order.places(self._pool)
         return removable(self._pool)
 
-    def _least(self, rows: Rows, count: int, policy: "Worth") -> Rows:
+
+class _Judged:
+    """Rows in the order of use, and what they are worth."""
+
+    def __init__(self, rows: Rows, policy: "Worth") -> None:
+        self.size = rows.size
+        self._rows = rows
+        self._worth = policy.chains.ranks(rows, policy.worth(rows))
+        self._in_order: Rows | None = None
+
+    def least(self, count: int) -> Rows:
         """Of the least worth first; of equal worth in the order of use, so tails before heads."""
-        worth = policy.chains.ranks(rows, policy.worth(rows))
-        if count < rows.size:
-            least = np.flatnonzero(worth <= np.partition(worth, count)[count])
-            rows, worth = rows[least], worth[least]
-        return rows[np.argsort(worth, kind="stable")][:count]
+        if self._in_order is None and count < self.size:
+            least = np.flatnonzero(self._worth <= np.partition(self._worth, count)[count])
+            return self._rows[least][np.argsort(self._worth[least], kind="stable")][:count]
+        if self._in_order is None:
+            self._in_order = self._rows[np.argsort(self._worth, kind="stable")]
+        return self._in_order[:count]

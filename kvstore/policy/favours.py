@@ -22,23 +22,23 @@ class Favours:
         self._favoured = np.zeros(capacity, np.bool_)
         self._priority = np.zeros(capacity, np.int32)
         # Whether any is: where none is, nothing of it costs.
-        self._has_any = False
+        self.has_any = False
 
     def add(self, rows: Rows, priorities: NDArray[np.int32]) -> None:
         self._favoured[rows], self._priority[rows] = True, priorities
-        self._has_any |= rows.size > 0
+        self.has_any |= rows.size > 0
 
     def remove(self, rows: Rows) -> None:
         self._favoured[rows] = False
-        self._has_any = self._has_any and bool(self._favoured.any())
+        self.has_any = self.has_any and bool(self._favoured.any())
 
     def plain(self, rows: Rows) -> Rows:
         """Those that are not favoured."""
-        return rows[~self._favoured[rows]] if self._has_any else rows
+        return rows[~self._favoured[rows]] if self.has_any else rows
 
     def last(self, rows: Rows) -> Rows:
         """In their order, but what is favoured behind all else, by priority."""
-        if not self._has_any:
+        if not self.has_any:
             return rows
         ranks = np.where(self._favoured[rows], self._priority[rows].astype(np.int64), np.iinfo(np.int64).min)
         return rows[np.argsort(ranks, kind="stable")]

@@ -25,18 +25,21 @@ class Origin:
     engine: int
 
 
+_Filled = tuple[int, Content]
+
+
 @dataclass(slots=True)
 class Origins:
-    # By generation.
-    _first: dict[int, Origin] = field(default_factory=dict)
+    # By generation and tokens: forks go on from a part-filled block in ways of their own.
+    _first: dict[_Filled, Origin] = field(default_factory=dict)
     # Sessions, and lone sequences, that have had the block in a prompt or a commit.
     _users: dict[tuple[Space, Content], set[str]] = field(default_factory=dict)
-    # By generation: the event after which nobody can find it.
-    _forgotten: dict[int, int] = field(default_factory=dict)
-    _begun: dict[ForgetId, dict[int, int]] = field(default_factory=dict)
+    # Likewise: the event after which nobody can find it.
+    _forgotten: dict[_Filled, int] = field(default_factory=dict)
+    _begun: dict[ForgetId, dict[_Filled, int]] = field(default_factory=dict)
 
     def commit(self, generation: int, origin: Origin) -> None:
-        self._first.setdefault(generation, origin)
+        self._first.setdefault((generation, origin.block), origin)
 
     def use(self, space: Space, block: Content, user: str) -> None:
         self._users.setdefault((space, block), set()).add(user)
@@ -44,9 +47,7 @@ class Origins:
     def begin_forget(self, id: ForgetId, forget: Forget, tenant: int, at: int) -> None:
         """`tenant` 0: all."""
         scope = {
-            generation: at
-            for generation, origin in self._first.items()
-            if self._is_meant(origin, forget, tenant)
+            filled: at for filled, origin in self._first.items() if self._is_meant(origin, forget, tenant)
         }
         self._begun.setdefault(id, {}).update(scope)
 
@@ -57,10 +58,10 @@ class Origins:
     def crash(self) -> None:
         self._begun.clear()
 
-    def is_forgotten(self, generation: int, granted_at: int) -> bool:
+    def is_forgotten(self, generation: int, block: Content, granted_at: int) -> bool:
         """Whether one that got its table then may not find it."""
-        forgotten = [self._forgotten, *self._begun.values()]
-        return any(granted_at > each[generation] for each in forgotten if generation in each)
+        filled, forgotten = (generation, block), [self._forgotten, *self._begun.values()]
+        return any(granted_at > each[filled] for each in forgotten if filled in each)
 
     @property
     def forgotten_count(self) -> int:

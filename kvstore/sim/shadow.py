@@ -140,7 +140,7 @@ class Shadow:
             if work.seen is not None and work.seen.get(block) != held.generation:
                 if held.generation not in self.committed.get((work.space, wanted), ()):
                     self._refuse(work, block, rank, f"generation {work.seen.get(block)} or a committed one")
-                if self.origins.is_forgotten(held.generation, work.seen.granted_at):
+                if self.origins.is_forgotten(held.generation, held.tokens, work.seen.granted_at):
                     self._refuse(work, block, rank, "what was forgotten before it was asked for")
                 work.seen[block] = held.generation
         self.reads += 1

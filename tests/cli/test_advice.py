@@ -1,73 +1,10 @@
-"""What figures advise, case by case; and that nothing is said where there is nothing to say."""
-
-from collections.abc import Iterable
-from typing import Any
+"""What figures advise, case by case."""
 
 import pytest
 
 from kvstore.cli.advice import advise
 from kvstore.v1 import kvstore_pb2 as pb
-
-MB = 10**6
-GPU, CPU, DISK = pb.TIER_GPU, pb.TIER_CPU, pb.TIER_DISK
-
-
-def tier(which: pb.Tier.ValueType, frames: int = 1000, **figures: Any) -> pb.TierUsage:
-    """All of its frames are free but those that the figures name."""
-    taken = figures.get("frames_used", 0) + figures.get("frames_cached", 0)
-    return pb.TierUsage(tier=which, frames_total=frames, **({"frames_free": frames - taken} | figures))
-
-
-def usage(
-    *tiers: pb.TierUsage,
-    sequences: int = 1000,
-    queried: int = 10_000,
-    moves: pb.SequenceUsage | None = None,
-    engines: Iterable[pb.EngineUsage] = (),
-    links: Iterable[pb.LinkUsage] = (),
-    tenants: Iterable[pb.TenantUsage] = (),
-    sessions: int = 1,
-    **hits: int,
-) -> pb.Usage:
-    prefix = pb.PrefixUsage(sequences_admitted=sequences, blocks_queried=queried, **hits)
-    tiers = tiers or (tier(GPU), tier(CPU))
-    message = pb.Usage(tiers=tiers, prefix=prefix, sequences=moves, engines=engines, links=links)
-    message.tenants.extend(tenants)
-    message.block_bytes, message.block_tokens, message.sessions = MB, 16, sessions
-    return message
-
-
-def link(
-    source: pb.Tier.ValueType,
-    target: pb.Tier.ValueType,
-    *,
-    waiting: int = 0,
-    limit: int = 0,
-    bandwidth: float = 0.0,
-) -> pb.LinkUsage:
-    """One block of a megabyte is moved, the others wait."""
-    return pb.LinkUsage(
-        source=source,
-        target=target,
-        blocks_under_way=min(waiting, 1),
-        lanes=[pb.LaneUsage(urgency=pb.URGENCY_NEEDED, blocks_waiting=max(0, waiting - 1))],
-        limit=pb.RateLimit(bytes_per_second=limit, effective_bytes_per_second=limit),
-        rate=pb.LinkRate(bandwidth_bytes_per_second=bandwidth),
-    )
-
-
-def tenant(name: str, taken: int, guaranteed: int, waiting: int = 0) -> pb.TenantUsage:
-    """All of its CPU frames are borrowed, which nobody waits for."""
-    frames = [
-        pb.TenantFrames(tier=GPU, frames_taken=taken, frames_guaranteed=guaranteed),
-        pb.TenantFrames(tier=CPU, frames_taken=900, frames_guaranteed=0),
-    ]
-    return pb.TenantUsage(tenant=name, frames=frames, sequences_waiting=waiting)
-
-
-def moves(**counts: int) -> pb.SequenceUsage:
-    return pb.SequenceUsage(**counts)
-
+from tests.cli.figures import CPU, DISK, GPU, MB, link, moves, tenant, tier, usage
 
 EXPIRED = pb.EngineUsage(frames_quarantined=900, peer_pids=[41, 42])
 
@@ -241,67 +178,6 @@ def test_one_thing_is_wrong_and_is_told(case: str) -> None:
     assert advice.about == about
     for each in words:
         assert each in advice.text
-
-
-# Just on the right side of a threshold, or with too little to go by.
-SILENT: dict[str, pb.Usage] = {
-    "nothing has happened": pb.Usage(),
-    "no engine has attached": pb.Usage(tiers=[pb.TierUsage(tier=each) for each in (GPU, CPU, DISK)]),
-    "few sequences": usage(sequences=49),
-    "few blocks": usage(queried=499, sequences=60, gpu_blocks=30),
-    "short prompts, and memory is short": usage(queried=1_000, gpu_blocks=300, moves=moves(drops=50)),
-    "prompts of a hundred tokens, many of them cached": usage(queried=6_250, gpu_blocks=2_000),
-    "all fits, and hits come from below": usage(gpu_blocks=2_850, cpu_blocks=150, sessions=0),
-    "there is no tier below": usage(tier(GPU), gpu_blocks=3_000, sessions=0),
-    "hits between the two": usage(tier(GPU, blocks_evicted=900), gpu_blocks=5_000),
-    "hits just enough": usage(gpu_blocks=2_000),
-    "many hits, and nothing evicted": usage(gpu_blocks=9_000),
-    "many hits, and a few evicted": usage(tier(GPU), tier(CPU, blocks_evicted=99), gpu_blocks=9_000),
-    "most hits are on the GPU": usage(
-        tier(GPU, blocks_evicted=900), tier(CPU), gpu_blocks=7_600, cpu_blocks=2_400
-    ),
-    "memory is full of cache": usage(tier(GPU, frames_cached=1000), gpu_blocks=3_000),
-    "memory is full of what runs": usage(tier(GPU, frames_used=1000), gpu_blocks=3_000),
-    "memory is in use, much of it reserved, but there is some": usage(
-        tier(GPU, frames_used=790, frames_free=210, frames_idle=700), gpu_blocks=3_000
-    ),
-    "half is of use": usage(tier(GPU, frames_used=1000, frames_idle=499), gpu_blocks=3_000),
-    "few swaps found no room": usage(gpu_blocks=3_000, moves=moves(swaps_out=91, drops_for_room=10)),
-    "one swap of one": usage(gpu_blocks=3_000, moves=moves(drops_for_room=1)),
-    "little waits for a link": usage(
-        gpu_blocks=3_000, links=[link(GPU, CPU, waiting=499, limit=500 * MB, bandwidth=8e9)]
-    ),
-    "what the link can do is not known": usage(gpu_blocks=3_000, links=[link(GPU, CPU, waiting=10**9)]),
-    "nobody waits for writes to disk": usage(
-        gpu_blocks=3_000, links=[link(CPU, DISK, waiting=10**6, limit=MB, bandwidth=1e9)]
-    ),
-    "few writes are shed": usage(
-        tier(GPU), tier(DISK, blocks_shed=100, blocks_moved_in=301), gpu_blocks=3_000
-    ),
-    "drops that were wanted": usage(gpu_blocks=3_000, moves=moves(drops=900)),
-    "twice the size would have had a little more": usage(tier(GPU, ghost_hit_blocks=149), gpu_blocks=3_000),
-    "few hits were lost to size": usage(tier(GPU, ghost_hit_blocks=99), sequences=40),
-    "a tenant waits for what is its own fault": usage(
-        gpu_blocks=3_000, tenants=[tenant("x", 800, 500, 9), tenant("y", 200, 500)]
-    ),
-    "who waits has its share": usage(
-        gpu_blocks=3_000, tenants=[tenant("x", 600, 500), tenant("y", 300, 300, 9)]
-    ),
-    "all are within their shares": usage(
-        gpu_blocks=3_000, tenants=[tenant("x", 500, 500), tenant("y", 200, 500, 9)]
-    ),
-    "a CPU tier as large as the GPU's": usage(
-        tier(GPU, bytes_configured=4_000), tier(CPU, bytes_configured=4_000), gpu_blocks=3_000
-    ),
-    "no CPU tier": usage(tier(GPU, bytes_configured=4_000), gpu_blocks=3_000),
-    "few preemptions": usage(gpu_blocks=3_000, moves=moves(reliefs=499)),
-    "preemptions at the start": usage(queried=0, sequences=3, moves=moves(reliefs=9)),
-}
-
-
-@pytest.mark.parametrize("case", SILENT)
-def test_nothing_is_said(case: str) -> None:
-    assert advise(SILENT[case]) == []
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """What no session owns goes to disk where a policy says that it is worth the write, and else not."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -9,6 +11,8 @@ from kvstore.core.store import Store
 from kvstore.core.types import Rows, Tier
 from kvstore.policy.eviction import Lru
 from kvstore.policy.swap import LengthThreshold
+from kvstore.policy.worth import Worth
+from kvstore.sim.stores import EVICTIONS
 from tests.core.caller import Caller
 from tests.core.world import World, keys_of, make_store, text
 
@@ -23,13 +27,12 @@ class Heads:
         self.store: Store | None = None
         self._counts = counts
 
-    def admits(self, target: Tier, rows: Rows) -> NDArray[np.bool_]:
+    def admits(self, targets: Sequence[Tier], rows: Rows) -> list[NDArray[np.bool_]]:
         assert self.store is not None
         depths = self.store.memory.blocks.depth[rows]
         # Given from tails to heads.
         assert (np.diff(depths) < 0).all()
-        admitted: NDArray[np.bool_] = depths < self._counts.get(target.name.lower(), 0)
-        return admitted
+        return [depths < self._counts.get(target.name.lower(), 0) for target in targets]
 
     def told(self, target: Tier, rows: Rows, *, are_turns: bool = False) -> Figures:
         return (("chance_wanted", 0.5),)
@@ -72,3 +75,19 @@ def test_without_a_policy_it_goes_to_the_cpu_tier_and_no_further() -> None:
     caller.cache(TOKENS)
     caller.world.drain()
     assert caller.world.free_frames() == (12, 12, 32)
+
+
+def test_how_likely_it_is_that_blocks_come_back_is_reckoned_once_for_both_tiers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    caller = Caller(World(make_store(eviction=EVICTIONS.index("worth"), cpu_frames=16, disk_frames=32)))
+    asked: list[int] = []
+    reckon = Worth.chance_with_children
+
+    def noted(policy: Worth, rows: Rows) -> NDArray[np.float64]:
+        asked.append(rows.size)
+        return reckon(policy, rows)
+
+    monkeypatch.setattr(Worth, "chance_with_children", noted)
+    caller.cache(TOKENS)
+    assert asked == [4]

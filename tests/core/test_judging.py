@@ -1,5 +1,6 @@
 """With `judges_turns` a turn that is freed without a word goes to disk only if it is worth that, and late."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -30,8 +31,8 @@ class Heads:
         self.count = count
         self.asked: list[int] = []
 
-    def admits(self, target: Tier, rows: Rows) -> NDArray[np.bool_]:
-        return np.full(rows.size, target is Tier.CPU)
+    def admits(self, targets: Sequence[Tier], rows: Rows) -> list[NDArray[np.bool_]]:
+        return [np.full(rows.size, target is Tier.CPU) for target in targets]
 
     def told(self, target: Tier, rows: Rows, *, are_turns: bool = False) -> Figures:
         return (("chance_wanted", 0.5),)

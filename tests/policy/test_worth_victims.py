@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from kvstore.core.ports import RowSource
 from kvstore.core.types import CPU, GPU
 from kvstore.policy.order import UseOrder
 from kvstore.policy.worth import Worth
@@ -142,3 +143,43 @@ def test_a_block_used_again_is_no_victim_of_an_earlier_look() -> None:
     assert not np.isin(policy.victims(GPU, 5, lambda rows: rows), first).any()
     use(policy, 2_000.0, np.arange(10), np.arange(10), found=5)
     assert not np.isin(policy.victims(GPU, 5, lambda rows: rows), np.arange(10)).any()
+
+
+def below(limit: int) -> RowSource:
+    return lambda rows: rows[rows < limit]
+
+
+def test_who_finds_too_few_and_asks_again_has_nothing_judged_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a store does, which spares fewer each time; and what may go then is what it would be otherwise."""
+    policy = Worth()
+    policy.begin(1_000)
+    for index in range(20):
+        rows = np.arange(10) + 10 * index
+        use(policy, 100.0 * index, rows, rows)
+    asked: list[int] = []
+    worth = policy.worth
+
+    def noted(rows: np.ndarray) -> np.ndarray:
+        asked.append(rows.size)
+        return worth(rows)
+
+    monkeypatch.setattr(policy, "worth", noted)
+    for limit in (0, 3, 150):
+        victims = policy.victims(GPU, 60, below(limit))
+    assert asked == [200]
+    everything = policy.victims(GPU, 200, lambda rows: rows)
+    assert victims.tolist() == everything[everything < 150][:60].tolist()
+    policy.forget(GPU, rows_of(199))
+    assert policy.victims(GPU, 200, lambda rows: rows).tolist() == everything[everything != 199].tolist()
+    assert asked == [200, 199]
+
+
+def test_what_is_favoured_is_judged_with_all_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = Worth()
+    policy.begin(100)
+    use(policy, 0.0, np.arange(50), np.arange(50))
+    policy.favour(rows_of(1, 0), np.array([2, 1], np.int32))
+    before = [policy.victims(GPU, 50, below(end)).tolist() for end in (10, 2)]
+    assert before == [[9, 8, 7, 6, 5, 4, 3, 2, 0, 1], [0, 1]]
+    monkeypatch.setattr(policy, "worth", None)
+    assert policy.victims(GPU, 50, below(10)).tolist() == before[0]
