@@ -19,7 +19,7 @@ def grown_by(tokens: int, made: Made, gpu: int, *, closed: bool = False) -> Outc
     return play(load_workload(made), machine(sizes(gpu), profile), Rules(closed=closed))
 
 
-def asked_by(tokens: int, made: Made) -> list[Allocate | Grow | Commit]:
+def asked_by(tokens: int, made: Made, monkeypatch: pytest.MonkeyPatch) -> list[Allocate | Grow | Commit]:
     """All that was asked for, and that was committed."""
     asked: list[Allocate | Grow | Commit] = []
     run = machine(sizes(gpu=20), msgspec.structs.replace(ROUND, growth_tokens=tokens))
@@ -30,7 +30,7 @@ def asked_by(tokens: int, made: Made) -> list[Allocate | Grow | Commit]:
             asked.extend(each for each in event.operations if isinstance(each, Allocate | Grow | Commit))
         return handle(event)
 
-    run.handle = hear
+    monkeypatch.setattr(run, "handle", hear)
     play(load_workload(made), run, OPEN)
     return asked
 
@@ -47,9 +47,9 @@ def asked_by(tokens: int, made: Made) -> list[Allocate | Grow | Commit]:
         (64, [23], [(0, 1), (1, 4)]),
     ],
 )
-def test_room_is_asked_for_by_pieces_and_the_end(growth_tokens, rooms, commits):
+def test_room_is_asked_for_by_pieces_and_the_end(growth_tokens, rooms, commits, monkeypatch):
     # Six tokens of prompt, of which the second block has room for two more; 18 of answer.
-    asked = asked_by(growth_tokens, Made(request(0, [1, 2], tokens=6, output=18)))
+    asked = asked_by(growth_tokens, Made(request(0, [1, 2], tokens=6, output=18)), monkeypatch)
     allocate, *rest = [each for each in asked if isinstance(each, Allocate | Grow)]
     assert isinstance(allocate, Allocate)
     assert [allocate.token_count, *(each.token_counts[0] for each in rest if isinstance(each, Grow))] == rooms
