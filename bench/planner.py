@@ -4,16 +4,21 @@
 
 TRACE is a file (docs/planner.md says of which form), or a folder of them; without any, `shared/data/traces`
 beside the repository or above it. Each is played on one tier, by LRU and by worth, and on three. A second is
-one of the processor's, not of the clock: what else runs on the machine counts for little.
+one of the processor's, not of the clock: what else runs on the machine counts for little. What the machine
+can do counts for much. So beside each figure of one tier stands, from the same run, that of a bare LRU on the
+same prompts: a dict, which knows of no time, no engine and no answers.
 """
 
 import argparse
 import time
-from collections.abc import Iterator, Sequence
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import takewhile
 from pathlib import Path
 
 from bench.report import Row, add_options, make_row, tell
 from bench.traces import find_traces
+from kvstore.core.types import GPU
 from kvstore.planner.machine import Sizes
 from kvstore.planner.plan import Outcome, Rules, play
 from kvstore.planner.profile import H200_LLAMA_8B
@@ -27,7 +32,7 @@ ALONE, TIERS = 1 / 40, (1 / 256, 1 / 40, 1 / 5)
 # The longest prompt has to fit, and some more run beside it.
 PROMPTS_MIN = 4
 READS_PER_SECOND, REQUESTS_PER_MINUTE = 60_000, 5_000
-ROUNDS, ROUNDS_QUICK = 5, 1
+ROUNDS, ROUNDS_QUICK = 3, 1
 
 
 def measure(paths: Sequence[Path], rounds: int) -> Iterator[Row]:
@@ -35,9 +40,13 @@ def measure(paths: Sequence[Path], rounds: int) -> Iterator[Row]:
         workload = load_workload(open_trace(path))
         alone, three = (sizes_of(workload, shares) for shares in ((ALONE,), TIERS))
         for policy in ("lru", "worth"):
-            samples = [reads_per_second(workload, alone, policy) for _ in range(rounds)]
-            goal = READS_PER_SECOND if policy == "lru" else None
-            yield make_row(named(workload, alone, policy), "reads/s", samples, at_least=goal)
+            pairs = [
+                (reads_per_second(workload, alone, policy), bare_reads_per_second(workload, alone))
+                for _ in range(rounds)
+            ]
+            ours, bare = zip(*pairs, strict=True)
+            goal, name = READS_PER_SECOND if policy == "lru" else None, named(workload, alone, policy)
+            yield make_row(name, "reads/s", ours, reference=bare, at_least=goal)
         samples = [requests_per_minute(workload, three, "worth") for _ in range(rounds)]
         yield make_row(named(workload, three, "worth"), "requests/min", samples, at_least=REQUESTS_PER_MINUTE)
 
@@ -66,6 +75,28 @@ def named(workload: Workload, sizes: Sizes, policy: str) -> str:
 def reads_per_second(workload: Workload, sizes: Sizes, policy: str) -> float:
     seconds, outcome = played(workload, sizes, policy)
     return outcome.blocks_read / seconds
+
+
+def bare_reads_per_second(workload: Workload, sizes: Sizes) -> float:
+    prompts = [turn.prompt for turn in workload.turns]
+    start = time.process_time()
+    find_bare(prompts, sizes.frames[GPU])
+    return sum(map(len, prompts)) / (time.process_time() - start)
+
+
+def find_bare(prompts: Iterable[Sequence[int]], capacity: int) -> int:
+    """How many blocks a bare LRU finds behind an unbroken prefix, prompt by prompt."""
+    kept: OrderedDict[int, None] = OrderedDict()
+    found = 0
+    for prompt in prompts:
+        found += sum(1 for _ in takewhile(kept.__contains__, prompt))
+        # From tail to head, so that a child goes before its parent.
+        for block in reversed(prompt):
+            kept[block] = None
+            kept.move_to_end(block)
+        for _ in range(len(kept) - capacity):
+            kept.popitem(last=False)
+    return found
 
 
 def requests_per_minute(workload: Workload, sizes: Sizes, policy: str) -> float:

@@ -271,11 +271,6 @@ class Blocks:
         has: NDArray[np.bool_] = self.frame[tier][rows] != FRAMELESS
         return has
 
-    def with_frame(self, tier: Tier, rows: Rows) -> Rows:
-        """Those of the rows that have one, in their order: mostly all or none."""
-        has = self.frame[tier][rows] != FRAMELESS
-        return rows if all_of(has) else rows[has]
-
     def unfilled(self, rows: Rows) -> NDArray[np.bool_]:
         """Whether a GPU frame is there whose content has still to come."""
         unfilled: NDArray[np.bool_] = self.has_frame(GPU, rows) & ~self.valid[GPU][rows]

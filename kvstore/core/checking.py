@@ -67,9 +67,9 @@ def check_operations(config: StoreConfig, engine: Engine, phases: Phases) -> Non
     at_most("operations", phases.count + grown, config.operations_max)
     outlook = _Outlook(config, engine)
     # A kind is checked whole before the next begins.
-    for kind, (name, check) in _CHECKS.items():
-        if operations := phases.of(kind):
-            _check_each(outlook, name, check, operations)
+    for kind in phases.kinds:
+        name, check = _CHECKS[kind]
+        _check_each(outlook, name, check, phases.of(kind))
 
 
 def _check_each(
@@ -216,7 +216,7 @@ def _count_new(outlook: _Outlook, sequence: SequenceId, field: str) -> None:
 
 
 _Check = Callable[[_Outlook, Any], None]
-# By kind, in the order of the phases: what the contract calls it, and what refuses it.
+# By kind: what the contract calls it, and what refuses it.
 _CHECKS: dict[type[Any], tuple[str, _Check]] = {
     Commit: ("commit", _check_commit),
     Fork: ("fork", _check_fork),

@@ -46,9 +46,11 @@ class Going:
         rows, last = head[may_go], last[may_go]
         if rows.size < count:
             return NO_ROWS
-        self._looked_at[candidates] = np.arange(candidates.size)
-        if self._go_as_they_stand(tier, candidates, rows[:count], last[:count]):
-            return rows[:count]
+        # What stands before the first leaf goes after it, if at all.
+        begin = int(self._are_leaves(tier, rows, last).argmax())
+        first = rows[begin : begin + count]
+        if first.size == count and self._go_as_they_stand(tier, candidates, first, last[begin:][:count]):
+            return first
         places = np.array(
             self._one_by_one(tier, rows, last, self._find_parents(rows), count)[:count], np.intp
         )
@@ -67,15 +69,18 @@ class Going:
     def _go_as_they_stand(self, tier: Tier, candidates: Rows, rows: Rows, last: NDArray[np.bool_]) -> bool:
         """Whether these go one after the other, each either a leaf or the parent of the one before it, and no
         other candidate goes in between: so it is where chains are left from their tails."""
-        blocks, parents = self._blocks, self._blocks.parent[rows]
+        blocks, parents = self._blocks, self._blocks.parent[rows[:-1]]
         follows = np.zeros(rows.size, np.bool_)
-        np.equal(parents[:-1], rows[1:], out=follows[1:])
+        np.equal(parents, rows[1:], out=follows[1:])
         ended = follows.copy()
         ended[1:] &= last[:-1]
         stays = (blocks.children_in[tier][rows] > follows) | (last & (blocks.children[rows] > ended))
         if any_of(stays):
             return False
-        elsewhere = parents[:-1][~follows[1:]]
+        elsewhere = parents[~follows[1:]]
+        if not elsewhere.size:
+            return True
+        self._looked_at[candidates] = np.arange(candidates.size)
         above = np.minimum(self._looked_at[elsewhere], candidates.size - 1)
         return none_of(candidates[above] == elsewhere)
 
@@ -106,7 +111,7 @@ class Going:
         # Children still in this tier, and anywhere.
         children_here, children = self._blocks.children_in[tier][rows], self._blocks.children[rows]
         # All others go behind the last of their children, or not at all.
-        leaves = np.flatnonzero((children_here == 0) & ~(last & (children > 0)))[:count]
+        leaves = np.flatnonzero(self._are_leaves(tier, rows, last))[:count]
         # One at a time views are read, and written, sooner than arrays.
         here, anywhere, is_last, parent = children_here.data, children.data, last.data, above.data
         chosen: list[int] = []
@@ -122,6 +127,15 @@ class Going:
                 here[place] -= 1
                 anywhere[place] -= is_last[child]
         return chosen
+
+    def _are_leaves(self, tier: Tier, rows: Rows, last: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Of these that may go, those that nothing in the tier hangs on; nor anything elsewhere, where it
+        would end them."""
+        blocks = self._blocks
+        leaves: NDArray[np.bool_] = (blocks.children_in[tier][rows] == 0) & ~(
+            last & (blocks.children[rows] > 0)
+        )
+        return leaves
 
     def _find_parents(self, rows: Rows) -> Rows:
         """Where the parent of each stands among these; `rows.size`, where it doesn't."""

@@ -157,8 +157,8 @@ class Memory:
             self.eviction.touch(tier, rows if all_of(valid) else rows[valid])
 
     def evict(self, tier: Tier, rows: Rows) -> int:
-        """Takes cached blocks out of a tier. Where it was the last copy, the block is forgotten: returns how
-        many were."""
+        """Takes cached blocks out of a tier, no row named twice. Where it was the last copy, the block is
+        forgotten: returns how many were."""
         blocks = self.blocks
         self.blocks_evicted[tier] += rows.size
         last = rows
@@ -171,10 +171,12 @@ class Memory:
         else:
             self.blocks_shed[DISK] += int(np.count_nonzero(blocks.to_disk[last]))
         self.eviction.evicted(tier, rows)
-        self._leave_index(last)
+        if last.size:
+            self._leave_index(last)
         self.replicas.drop(tier, rows)
         self.eviction.forget(tier, rows)
-        self.collect(last)
+        if last.size:
+            self._leave(last[np.argsort(blocks.depth[last], kind="stable")])
         return int(last.size)
 
     def forget(self, rows: Rows) -> Rows:

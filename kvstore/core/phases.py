@@ -37,5 +37,12 @@ class Phases:
             else:
                 self._of_kind[kind] = [placed]
 
+    @property
+    def kinds(self) -> Many[type]:
+        """Those that there are, in the order in which they are applied."""
+        if len(self._of_kind) < 2:
+            return [*self._of_kind]
+        return [kind for kind in PHASES if kind in self._of_kind]
+
     def of(self, kind: type[K]) -> "Placed[K]":
         return self._of_kind.get(kind, [])

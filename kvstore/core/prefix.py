@@ -201,11 +201,11 @@ class PrefixIndex:
         blocks = self._blocks
         blocks.parent[rows] = parents
         blocks.indexed[rows] = True
-        parents = without_none(parents)
-        check(all_of(blocks.indexed[parents]), "a block was published before its parent")
-        np.add.at(blocks.children, parents, ONE)
+        above = without_none(parents)
+        check(all_of(blocks.indexed[above]), "a block was published before its parent")
+        np.add.at(blocks.children, above, ONE)
         for tier in self._tiers:
-            self.count_children(tier, blocks.with_frame(tier, rows), 1)
+            np.add.at(blocks.children_in[tier], self._with_frame(tier, rows, parents, above), ONE)
             if self.changes is not None:
                 self.changes.stored(tier, rows[blocks.valid[tier][rows]])
 
@@ -213,22 +213,28 @@ class PrefixIndex:
         """Makes blocks unfindable; their replicas stay. All of their children go with them."""
         blocks = self._blocks
         blocks.changes += 1
-        names, domains = blocks.key, blocks.domain[rows].tolist()
+        names, domains, parents = blocks.key, blocks.domain[rows].tolist(), blocks.parent[rows]
         for row, domain in zip(rows.tolist(), domains, strict=True):
             del self._rows[domain][names[row]]
         for domain in {*domains}:
             if not self._rows[domain]:
                 del self._rows[domain]
+        above = without_none(parents)
+        np.subtract.at(blocks.children, above, ONE)
         for tier in self._tiers:
-            self.count_children(tier, blocks.with_frame(tier, rows), -1)
+            np.subtract.at(blocks.children_in[tier], self._with_frame(tier, rows, parents, above), ONE)
             if self.changes is not None:
                 self.changes.removed(tier, rows[blocks.valid[tier][rows]])
-        np.subtract.at(blocks.children, without_none(blocks.parent[rows]), ONE)
         blocks.indexed[rows] = False
         blocks.parent[rows] = NO_ROW
         for facts in (blocks.shared, blocks.to_disk, blocks.undecided, blocks.unwanted, *blocks.queued):
             facts[rows] = False
         check(not np.count_nonzero(blocks.children[rows]), "a block left the index before its children")
+
+    def _with_frame(self, tier: Tier, rows: Rows, parents: Rows, above: Rows) -> Rows:
+        """The parents of those that have a frame in the tier: mostly `above`, those of all, or none."""
+        there = self._blocks.has_frame(tier, rows)
+        return above if all_of(there) else without_none(parents[there])
 
     def count_children(self, tier: Tier, rows: Rows, change: int) -> None:
         """Tells the parents of indexed `rows` that these have come to, or left, a tier."""

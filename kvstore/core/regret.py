@@ -15,8 +15,6 @@ from collections.abc import Sequence
 from itertools import takewhile
 from zlib import crc32
 
-import numpy as np
-
 from kvstore.core.blocks import Blocks
 from kvstore.core.errors import check
 from kvstore.core.types import BlockKey, DomainId, Rows, Tier
@@ -40,8 +38,12 @@ class Regret:
         self.evicted: list[tuple[Tier, Named]] = []
 
     def note(self, tier: Tier, rows: Rows) -> None:
-        """These leave the tier for want of room, the least recently used first."""
-        self.evicted.append((tier, self._name(self._sampled(tier, rows))))
+        """These leave the tier for want of room, the least recently used first; of them those of the sample
+        are remembered."""
+        named, mask = self._name(rows), self._by_tier[tier].mask
+        if mask:
+            named = {key: domain for key, domain in named.items() if not crc32(key) & mask}
+        self.evicted.append((tier, named))
 
     def settle(self) -> None:
         """After each event that has evicted something."""
@@ -78,15 +80,6 @@ class Regret:
         for ghosts in self._by_tier:
             check(len(ghosts.named) <= ghosts.most, "a tier has more ghosts than frames")
             check(all(map(ghosts.is_sampled, ghosts.named)), "a ghost is not of the sample")
-
-    def _sampled(self, tier: Tier, rows: Rows) -> Rows:
-        """Of these blocks those that are remembered."""
-        keys, mask = self._blocks.key, self._by_tier[tier].mask
-        if not mask:
-            return rows
-        hashes = np.array([crc32(keys[row]) for row in rows.tolist()], np.uint32)
-        sampled: Rows = rows[hashes & mask == 0]
-        return sampled
 
     def _name(self, rows: Rows) -> Named:
         keys = self._blocks.key

@@ -1,8 +1,8 @@
 """An engine in virtual time: who is admitted, who grows, and who makes room for whom. One step of the store
 for all that happens in a moment; what is computed stands in `gpu.py`.
 
-Requests come in in the order of their coming. A sequence has frames for what it has written, and grows block
-by block. Where there is no room for that, and none is coming, the latest that decodes is preempted; it comes
+Requests come in in the order of their coming. A sequence has frames for what it has written, and grows piece
+by piece. Where there is no room for that, and none is coming, the latest that decodes is preempted; it comes
 back when another has left, before all that is new: as the engine of this project does it
 (`engine/scheduler.py`).
 """
@@ -34,6 +34,7 @@ from kvstore.core.types import (
     SWAPPING_OUT,
     Direction,
     SequenceId,
+    blocks_for_tokens,
 )
 from kvstore.planner.calls import Calls
 from kvstore.planner.gpu import Gpu
@@ -65,6 +66,9 @@ class Engine:
         self._workload = workload
         self._ended = ended
         self._reuse, self._hints = reuse, hints
+        # By how much a sequence grows: whole blocks, as many as hold what its engine asks for at once.
+        size = workload.block_tokens
+        self._piece_tokens = blocks_for_tokens(machine.profile.growth_tokens, size) * size
         self.gpu = Gpu(machine, computed=self._begin_decode, full=self._fill_up, whole=self._finish)
         self._calls = Calls(machine, self.gpu)
         # Arrived; asked for in this step; with frames that are being loaded; in the order of numbers, those
@@ -115,7 +119,8 @@ class Engine:
             self._preempt(self._victim)
         if self._full and not self._waits.growth_waits:
             self._waits.growth_waits = True
-            self._operations.append(growth_of(self._full.values(), self._workload.block_tokens))
+            growth = growth_of(self._full.values(), self._workload.block_tokens, self._piece_tokens)
+            self._operations.append(growth)
         wants_in = self._waiting or self._preempted
         if wants_in and not self._waits.is_blocked and not self._asked:
             self._ask_in()
@@ -126,12 +131,14 @@ class Engine:
         profile = self._machine.profile
         under_way = len(self._loading) + self.gpu.prefills
         room = min(profile.prefills_max - under_way, profile.running_max - self._running)
+        if room <= 0:
+            return
         if self._preempted:
             served = self._preempted[min(self._preempted)]
             may_return = served.id not in self._leaving and (
                 self._waits.has_room_changed or not self._running
             )
-            if may_return and room > 0:
+            if may_return:
                 self._asked[served.id] = served
                 self._operations.append(Swap(sequence=served.id, direction=Direction.IN))
             return
@@ -150,7 +157,7 @@ class Engine:
         usable = turn.usable_blocks(self._workload.block_tokens)
         return Allocate(
             sequence=served.id,
-            token_count=turn.input_tokens,
+            token_count=served.first_room(self._piece_tokens),
             block_keys=self._workload.keys_of(turn.prompt[:usable]) if self._reuse else (),
             session=turn.session if self._reuse else "",
             turn=turn.place,
@@ -216,7 +223,7 @@ class Engine:
         for sequence in operation.sequences:
             if sequence not in late:
                 served = self._full.pop(sequence)
-                served.room = served.next_room(self._workload.block_tokens)
+                served.room = served.next_room(self._piece_tokens)
                 self.gpu.decode(served)
         if late:
             self._waits.ask_again_later()
@@ -235,7 +242,7 @@ class Engine:
         else:
             turn = served.turn
             served.admitted, served.cached_tokens = self._machine.time, valid_tokens
-            served.room = served.target = turn.input_tokens
+            served.room, served.target = served.first_room(self._piece_tokens), turn.input_tokens
             served.committed = valid_tokens // self._workload.block_tokens
         if is_resident:
             self._be_there(served, valid_tokens)

@@ -39,9 +39,14 @@ class Served(Struct, eq=False, gc=False):
         """Whose KV is written when the answer is whole: not the last one's."""
         return self.turn.input_tokens + max(0, self.turn.output_tokens - 1)
 
-    def next_room(self, block_tokens: int) -> int:
-        """To the end of the block that its next token is in: so it is asked for once a block."""
-        return min((self.room // block_tokens + 1) * block_tokens, self.tokens_end)
+    def first_room(self, piece_tokens: int) -> int:
+        """Prompt, and what of the answer is in the prompt's last piece."""
+        pieces = blocks_for_tokens(self.turn.input_tokens, piece_tokens)
+        return min(pieces * piece_tokens, self.tokens_end)
+
+    def next_room(self, piece_tokens: int) -> int:
+        """To the end of the piece that its next token is in: so it is asked for once a piece."""
+        return min((self.room // piece_tokens + 1) * piece_tokens, self.tokens_end)
 
     def find_uncommitted(self, block_tokens: int) -> tuple[int, ...]:
         """Numbers of the blocks from `committed` on that are full, as far as the trace names them."""
@@ -50,11 +55,11 @@ class Served(Struct, eq=False, gc=False):
         return turn.prompt[first:full] + turn.answer[max(0, first - size) : max(0, full - size)]
 
 
-def growth_of(full: Iterable[Served], block_tokens: int) -> Grow:
-    """Room for the next tokens of all these, who came first first."""
+def growth_of(full: Iterable[Served], block_tokens: int, piece_tokens: int) -> Grow:
+    """Room for the next piece of all these, of one block or more; who came first first."""
     growing = sorted(full, key=lambda served: served.id)
     return Grow(
         sequences=tuple([served.id for served in growing]),
-        token_counts=tuple([served.next_room(block_tokens) for served in growing]),
+        token_counts=tuple([served.next_room(piece_tokens) for served in growing]),
         known_blocks=tuple([blocks_for_tokens(served.room, block_tokens) for served in growing]),
     )

@@ -60,13 +60,17 @@ class UseOrder:
 
     def first(self, count: int) -> Rows:
         """The `count` oldest rows, or all if there are fewer."""
-        rows = self._counting(self._begin, min(self._begin + count, self._end))
-        end = self._begin + count
-        while len(rows) < count and end < self._end:
+        # Some more places than rows: a few count no more.
+        end = min(self._begin + count + count // 4, self._end)
+        rows = self._counting(self._begin, end)
+        looked = end
+        while rows.size < count and end < self._end:
             # Half of a log that was never compacted may count no more; so this ends soon.
             begin, end = end, min(2 * end - self._begin, self._end)
             rows = np.concatenate([rows, self._counting(begin, end)])
-        if rows.size:
+        if end > looked:
+            self._close_up(rows, end)
+        elif rows.size:
             self._begin = int(self._place[rows[0]])
         return rows[:count]
 
@@ -96,6 +100,13 @@ class UseOrder:
         rows = self._log[begin:end].astype(np.intp)
         counting: Rows = rows[self._place[rows] == np.arange(begin, end, dtype=np.int32)]
         return counting
+
+    def _close_up(self, rows: Rows, end: int) -> None:
+        """These are all that count before `end`: from now on they stand side by side there, so that the next
+        look finds them at once."""
+        self._begin = end - rows.size
+        self._log[self._begin : end] = rows
+        self._place[rows] = np.arange(self._begin, end, dtype=np.int32)
 
     def _compact(self) -> None:
         rows = self._counting(self._begin, self._end)

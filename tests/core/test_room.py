@@ -47,6 +47,32 @@ def test_the_first_few_are_the_first_of_all(seed: int, tier: Tier) -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("tier", [GPU, CPU])
+def test_a_look_at_the_head_tells_the_first_of_all_or_nothing(seed: int, tier: Tier) -> None:
+    """Also where what others hang on stands before the first leaf, as in an order of last uses."""
+    memory = tree(seed).store.memory
+    going, random = memory.room.going, np.random.default_rng(seed)
+    owned = memory.pools[tier].owned()
+    by_use = memory.eviction.victims(tier, owned.size, lambda rows: rows)
+    told = behind = 0
+    for number in range(200):
+        rows = random.permutation(owned)
+        if number % 2 and by_use.size > 1:
+            # As used, but that one which others may hang on was used first.
+            place = int(random.integers(1, by_use.size))
+            rows = np.concatenate([by_use[place : place + 1], np.delete(by_use, place)])
+        everything = going.removable(tier, rows)
+        for count in range(1, everything.size // 2 + 1):
+            few = going.first_few(tier, rows, rows[: 2 * count + 8], count)
+            if few.size:
+                assert few.tolist() == everything[:count].tolist()
+                told += 1
+                behind += few[0] != rows[0]
+    assert told
+    assert behind
+
+
+@pytest.mark.parametrize("seed", range(8))
 def test_ancestors_are_found_once_each(seed: int) -> None:
     blocks = tree(seed).store.memory.blocks
     random = np.random.default_rng(seed)

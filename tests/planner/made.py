@@ -10,7 +10,7 @@ from kvstore.planner.requests import Request
 from kvstore.policy.choices import make_swap
 from kvstore.policy.eviction import Lru
 
-__all__ = ["ROUND", "Made", "machine", "request", "sizes"]
+__all__ = ["BLOCK_TOKENS", "ROUND", "Made", "machine", "request", "sizes"]
 
 BLOCK_TOKENS = 4
 # A block of 4 tokens is 40 bytes, and takes a second on each link.
@@ -22,6 +22,8 @@ ROUND = Profile(
     beta_seconds=1.0,
     gamma_seconds=0.0,
     decode_seconds=1.0,
+    # Block by block.
+    growth_tokens=BLOCK_TOKENS,
     gpu_to_cpu=SLOW,
     cpu_to_gpu=SLOW,
     cpu_to_disk=SLOW,

@@ -30,6 +30,26 @@ def test_the_order_is_of_last_uses_and_its_length_of_rows(capacity: int) -> None
     assert order.first(50).tolist() == expected[:50]
 
 
+@pytest.mark.parametrize("capacity", [300, 200_000], ids=["a short log", "a long log"])
+def test_looks_at_the_oldest_leave_the_order_as_it_is(capacity: int) -> None:
+    """However much behind the oldest counts no more: it is closed up, and found as before."""
+    order, expected = UseOrder(capacity), list(range(200))
+    order.append(np.arange(200))
+    generator = np.random.default_rng(2)
+    for _ in range(2_000):
+        # All but the oldest five are used again and again; now and then one of these goes.
+        rows = np.array(expected)[5 + generator.choice(len(expected) - 5, 20, replace=False)]
+        order.append(rows)
+        expected = [row for row in expected if row not in set(rows.tolist())] + rows.tolist()
+        if generator.random() < 0.05:
+            order.remove(np.array(expected[:1]))
+            expected = expected[1:]
+        count = int(generator.integers(1, 120))
+        assert order.first(count).tolist() == expected[:count]
+    assert order.all().tolist() == expected
+    assert len(order) == len(expected) < 150
+
+
 def test_a_log_of_few_rows_is_short() -> None:
     """Though it has room for all rows that there are."""
     order, _ = used(200_000, rounds=3_000, live=200)
