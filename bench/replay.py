@@ -116,13 +116,14 @@ class _Tiers:
             self._row[blocks], self._block[rows] = rows, blocks
         self._tier[rows] = gpu
         use = Use(
+            time=request.time,
             rows=rows,
             hashes=hashes_of(blocks),
             found=found,
             prompt_tokens=request.prompt_tokens,
             answer_tokens=request.answer_tokens,
         )
-        self._policy.use(request.time, [use])
+        self._policy.use(use)
         self._policy.touch(gpu, rows[::-1])
 
     def retire(self, blocks: NDArray[np.int64]) -> None:

@@ -38,8 +38,10 @@ Figures = tuple[tuple[str, float], ...]
 
 class Use(Struct, frozen=True, kw_only=True):
     """What one request did with the blocks of its prompt. What is not known of it is left out: each field
-    helps where it is there, and none but the first three is needed."""
+    helps where it is there, and none but the first four is needed."""
 
+    # Seconds on any clock that doesn't go back; ages are counted from it to the time of the latest use.
+    time: float
     # The chain, from its head to its tail, each row with the hash of its key. The first `found` of them were
     # there; what stands behind is new, or was found behind a block that was not.
     rows: Rows
@@ -64,10 +66,9 @@ class EvictionPolicy(Protocol):
     def begin(self, capacity: int) -> None:
         """Before all else, once: rows are numbers below `capacity`."""
 
-    def use(self, time: float, uses: Sequence[Use]) -> None:
-        """Requests use these blocks, whichever tiers they are in, one after the other. Rows may be others'
-        from before: what a policy knows of a block that was evicted it knows by the hash of its key. `time`:
-        seconds on any clock that doesn't go back; ages are counted from it to the time of the latest use."""
+    def use(self, use: Use) -> None:
+        """A request uses these blocks, whichever tiers they are in. Rows may be others' from before: what a
+        policy knows of a block that was evicted it knows by the hash of its key."""
 
     def touch(self, tier: Tier, rows: Rows) -> None:
         """These blocks were used; given from the tail of their chain to its head."""

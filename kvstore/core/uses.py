@@ -30,7 +30,6 @@ def tell_uses(memory: Memory, uses: list[Used]) -> Chains:
     """After what publishes their blocks, and before their references end. Returns the rows of their chains,
     as far as they can be found."""
     chains: Chains = {}
-    told: list[Use] = []
     for used, own in zip(uses, own_chains(memory, uses), strict=True):
         rows = own
         if not rows.size:
@@ -38,6 +37,7 @@ def tell_uses(memory: Memory, uses: list[Used]) -> Chains:
         chains[used.domain, used.keys[-1]] = rows
         if rows.size:
             use = Use(
+                time=memory.now,
                 rows=rows,
                 hashes=key_hashes(used.domain, used.keys[: rows.size]),
                 found=min(used.found, rows.size),
@@ -45,9 +45,7 @@ def tell_uses(memory: Memory, uses: list[Used]) -> Chains:
                 answer_tokens=used.answer_tokens,
                 session_turn=used.turn,
             )
-            told.append(use)
-    if told:
-        memory.eviction.use(memory.now, told)
+            memory.eviction.use(use)
     return chains
 
 

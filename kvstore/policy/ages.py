@@ -9,15 +9,14 @@ __all__ = ["BINS", "EDGES", "RUNS_AT_ONCE", "RUNS_MAX", "WIDTHS", "Runs", "bins_
 EDGES = np.append(0.0, 2.5 ** np.arange(10))
 WIDTHS = np.append(np.diff(EDGES), EDGES[-1] / 2)
 BINS = EDGES.size
-# Of all bins but the first, which has all that is younger.
-STARTS = EDGES[1:].copy()
 # Runs of blocks of one kind that wait to come to their next age; and that are told of together.
 RUNS_MAX = 1 << 16
 RUNS_AT_ONCE = 1 << 13
 
 
 def bins_of(ages: NDArray[np.float64]) -> NDArray[np.intp]:
-    return STARTS.searchsorted(ages, side="right")
+    bins: NDArray[np.intp] = np.searchsorted(EDGES, ages, side="right") - 1
+    return np.maximum(bins, 0)
 
 
 class Runs:
@@ -33,22 +32,16 @@ class Runs:
         # Of each bin, how many have come to its age.
         self._passed = [0] * BINS
 
-    def add(self, time: float, kinds: NDArray[np.int16], ends: list[int]) -> None:
-        """Of chains that are used now, which end there; times don't go back."""
-        is_first = np.empty(kinds.size + 1, np.bool_)
-        np.not_equal(kinds[1:], kinds[:-1], out=is_first[1:-1])
-        is_first[0] = True
-        for end in ends:
-            is_first[end] = True
-        (first,) = is_first.nonzero()
-        last = first[1:] - 1
-        size = first[1:] - first[:-1]
-        place = self.count % RUNS_MAX
-        self.count += last.size
-        places: slice | NDArray[np.intp] = slice(place, place + last.size)
-        if place + last.size > RUNS_MAX:
-            places = np.arange(place, place + last.size) % RUNS_MAX
+    def add(self, time: float, kinds: NDArray[np.int16]) -> None:
+        """Of a chain that is used now; times don't go back."""
+        is_last = np.ones(kinds.size, np.bool_)
+        np.not_equal(kinds[1:], kinds[:-1], out=is_last[:-1])
+        last = np.flatnonzero(is_last)
+        size = last + 1
+        size[1:] -= size[:-1].copy()
+        places = (self.count + np.arange(last.size)) % RUNS_MAX
         self._time[places], self._kind[places], self._size[places] = time, kinds[last], size
+        self.count += last.size
 
     def come_of_age(
         self, bin_: int, time: float, count: int

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvstore.core.types import Rows
-from kvstore.policy.lots import Lot
 
 __all__ = ["ChainWorth"]
 
@@ -35,16 +34,15 @@ class ChainWorth:
         # By row: its place among those that are looked at; else, of an earlier look.
         self._looked_at = np.zeros(capacity, np.intp)
 
-    def used(self, lot: Lot) -> None:
-        rows = lot.rows
-        self.use[rows] = lot.spread([self._use_count + number for number in range(1, 1 + len(lot.uses))])
-        self._use_count += len(lot.uses)
-        parents = np.empty_like(rows)
-        parents[1:] = rows[:-1]
-        parents[lot.starts] = NO_ROW
+    def used(self, chain: Rows) -> None:
+        """Head first."""
+        self._use_count += 1
+        self.use[chain] = self._use_count
+        parents = np.empty_like(chain)
+        parents[:1], parents[1:] = NO_ROW, chain[:-1]
         # What has another parent than before is another block in the same row.
-        self._is_needed[rows[self._parent[rows] != parents]] = False
-        self._parent[rows] = parents
+        self._is_needed[chain[self._parent[chain] != parents]] = False
+        self._parent[chain] = parents
 
     def keep(self, rows: Rows, wanted: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Of rows given from tails to heads, which to keep below: the wanted, and what kept ones hang on."""

@@ -38,9 +38,8 @@ class Classic:
         self._hash = np.zeros(capacity, np.uint64)
         self._favours = Favours(capacity)
 
-    def use(self, time: float, uses: Sequence[Use]) -> None:
-        for use in uses:
-            self._hash[use.rows] = use.hashes
+    def use(self, use: Use) -> None:
+        self._hash[use.rows] = use.hashes
 
     def touch(self, tier: Tier, rows: Rows) -> None:
         self._tiers[tier].touch(self._named(rows))

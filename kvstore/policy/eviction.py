@@ -4,7 +4,6 @@ A chain is touched from its tail to its head, so in this order a child always st
 its parent, and evicting from the front never cuts a chain in the middle.
 """
 
-from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
@@ -34,7 +33,7 @@ class Lru:
         self._favoured = np.empty(0, np.bool_)
         self._priority = np.empty(0, np.int32)
 
-    def use(self, time: float, uses: Sequence[Use]) -> None:
+    def use(self, use: Use) -> None:
         """Where and when is all that counts here, and that is told by `touch`."""
 
     def evicted(self, tier: Tier, rows: Rows) -> None:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from kvstore.core.ports import KeyHashes
 
-__all__ = ["CHILDREN", "COUNTED", "RECORD", "SHARED", "USES", "Ghosts"]
+__all__ = ["RECORD", "Ghosts"]
 
 # Places, at the least; and for each frame of all tiers.
 PLACES_MIN = 1 << 21
@@ -24,18 +24,17 @@ RECORD = np.dtype(
         # The request of the last use: of how many blocks its prompt was, and its turn.
         ("length", np.int32),
         ("turn", np.int16),
-        # What kind the last use was of.
+        # What kind the last use was of; how often the block was used before, and how many different blocks
+        # have followed on it, as far as these are counted.
         ("kind", np.int16),
-        # How often the block was used before, how many different blocks have followed on it, and whether
-        # chains that don't go on from one another have used it; as far as these are counted.
-        ("counts", np.uint8, (3,)),
+        ("uses", np.uint8),
+        ("children", np.uint8),
+        # Whether chains that don't go on from one another have used it.
+        ("is_shared", np.bool_),
     ],
     align=True,
 )
 WORDS = RECORD.itemsize // 8
-# Columns of the counts, and how far each is counted.
-USES, CHILDREN, SHARED = range(3)
-COUNTED = np.array([[255], [255], [1]], np.int16)
 
 
 class Ghosts:
@@ -43,7 +42,7 @@ class Ghosts:
         places = PLACES_MIN
         while places < PLACES_PER_FRAME * frames:
             places *= 2
-        self._mask = np.array(places - 1)
+        self._mask = np.uint64(places - 1)
         # The same in two shapes: numpy takes rows of words, and puts lumps, much faster than it does records.
         table = np.zeros(places, RECORD)
         self._words = table.view(np.uint64).reshape(places, WORDS)
@@ -51,7 +50,7 @@ class Ghosts:
 
     def find(self, hashes: KeyHashes) -> tuple[NDArray[np.intp], NDArray[np.void], NDArray[np.bool_]]:
         """Each block's place; a copy of the record there; and whether it is this block's."""
-        places = hashes.view(np.intp) & self._mask
+        places = (hashes & self._mask).astype(np.intp)
         records = self._words.take(places, axis=0).view(RECORD)[:, 0]
         return places, records, records["hash"] == hashes
 

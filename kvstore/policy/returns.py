@@ -68,8 +68,6 @@ class Returns:
         # All uses, those since the last fit was begun, and what is left to do of it.
         self._now, self._all_uses, self._uses = 0.0, 0, 0
         self._steps: Iterator[int] = iter(())
-        # Whether there may be more of it.
-        self._is_fitting = False
 
     def read(self, kinds: NDArray[np.int16], ages: NDArray[np.float64]) -> None:
         """These were read again, so long after they were used as blocks of these kinds."""
@@ -79,18 +77,10 @@ class Returns:
         """It was told that these won't be read again: they say nothing of those of which it was not."""
         np.add.at(self._ended.ravel(), _flat(bins_of(ages), kinds), 1.0)
 
-    def used(self, time: float, kinds: NDArray[np.int16], ends: list[int]) -> None:
-        """Blocks of chains, which end there, are used, and may be read again."""
+    def used(self, time: float, kinds: NDArray[np.int16]) -> None:
+        """Blocks of a chain are used, and may be read again."""
         self._now = time
-        self._runs.add(time, kinds, ends)
-
-    @property
-    def is_due(self) -> bool:
-        """Whether something is to be fitted with the next use: by all that was told so far."""
-        return self._is_fitting or self._uses + 1 >= self._period()
-
-    def learn(self) -> None:
-        """With each use of a chain: a part of what is to be fitted."""
+        self._runs.add(time, kinds)
         if self._kinds.count - self.judged >= STEP_EFFORT:
             self._judge_new()
         self._all_uses += 1
@@ -100,21 +90,14 @@ class Returns:
         left = USE_EFFORT
         while left > 0 and (effort := next(self._steps, 0)):
             left -= effort
-        self._is_fitting = left <= 0
 
     def worth(self, kinds: NDArray[np.int16], ages: NDArray[np.float64]) -> NDArray[np.float64]:
         """Reads for each second of a frame; between two edges in proportion."""
         self._judge_new()
         bins = bins_of(ages)
-        share = ages - EDGES[bins]
-        share /= WIDTHS[bins]
-        np.minimum(share, 1.0, out=share)
+        share = np.minimum((ages - EDGES[bins]) / WIDTHS[bins], 1.0)
         flat, table = _flat(bins, kinds), self._worth.ravel()
-        worth: NDArray[np.float64] = table[flat]
-        worth *= 1 - share
-        flat += KINDS_MAX
-        share *= table[flat]
-        worth += share
+        worth: NDArray[np.float64] = table[flat] * (1 - share) + table[flat + KINDS_MAX] * share
         return worth
 
     def chance(self, kinds: NDArray[np.int16], ages: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -9,7 +9,8 @@ A block is worth no less than what hangs on it (`chain_worth.py`): so a chain is
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import numpy as np
@@ -20,13 +21,24 @@ from kvstore.core.types import Rows, Tier
 from kvstore.policy.candidates import Candidates
 from kvstore.policy.chain_worth import ChainWorth
 from kvstore.policy.favours import Favours
-from kvstore.policy.kinds import KINDS_MAX, UNKNOWN
-from kvstore.policy.learning import Learning
-from kvstore.policy.lots import lots
+from kvstore.policy.ghosts import Ghosts
+from kvstore.policy.kinds import UNKNOWN, Kinds, bucket
 from kvstore.policy.order import NEVER
+from kvstore.policy.returns import Returns
 
 __all__ = ["Worth"]
 
+# Tokens of a prompt that are new, where it goes on from known blocks: buckets, and that of any other prompt.
+NEW_EDGES = (128, 1024, 8192)
+ALL_NEW = 1 + len(NEW_EDGES)
+# Turns from here on are alike.
+TURN_MAX = 5
+# Of a chat: what is remembered of a turn's number. A prompt that is asked again goes on from itself.
+TURNS_COUNTED = np.iinfo(np.int16).max
+# Uses and children of a block are counted so far.
+COUNTED = np.iinfo(np.uint8).max
+# Where a block was not used twice yet.
+NO_GAP = -1.0
 # The kind of blocks of sessions that are over: worth nothing.
 RETIRED = np.int16(-1)
 
@@ -37,12 +49,10 @@ Learned = Callable[[NDArray[np.int16], NDArray[np.float64]], NDArray[np.float64]
 class Worth:
     learns = True
 
-    def __init__(self, kinds_max: int = KINDS_MAX) -> None:
-        """`kinds_max`: of uses, as many as are told apart (`kinds.py`)."""
-        self._kinds_max = kinds_max
-
     def begin(self, capacity: int) -> None:
-        self.learning = Learning(capacity, self._kinds_max)
+        self._kinds = Kinds()
+        self.returns = Returns(self._kinds)
+        self._ghosts = Ghosts(capacity)
         self._now = 0.0
         # When the first use was.
         self._begun = math.inf
@@ -60,15 +70,43 @@ class Worth:
 
     # ------------------------------------------------------------------ what is told
 
-    def use(self, time: float, uses: Sequence[Use]) -> None:
+    def use(self, use: Use) -> None:
+        if not use.rows.size:
+            return
         self.changes += 1
-        for lot in lots(uses):
-            self._now = now = max(self._now, time)
-            self._begun = min(self._begun, now)
-            kinds, is_shared = self.learning.use(now, lot)
-            rows = lot.rows
-            self._time[rows], self._kind[rows], self._is_shared[rows] = now, kinds, is_shared
-            self.chains.used(lot)
+        self._now = now = max(self._now, use.time)
+        self._begun = min(self._begun, now)
+        ghosts, returns = self._ghosts, self.returns
+        places, ghost, is_known = ghosts.find(use.hashes)
+        ages, known = now - ghost["time"], 0
+        if is_known.any():
+            known = use.rows.size - int(is_known[::-1].argmax())
+            returns.read(ghost["kind"][is_known], ages[is_known])
+        turn, gap = self._turn(ghost[:known], now, use.session_turn)
+        request = (
+            min(turn, TURN_MAX),
+            bucket(use.prompt_tokens, first=1000, factor=4),
+            bucket(use.answer_tokens, first=32, factor=2),
+            1 + bucket(gap, first=4, factor=2, levels=7) if turn else 0,
+            _new(use, known),
+        )
+        uses = (np.minimum(ghost["uses"], COUNTED - 1) + 1) * is_known
+        gaps = _mean_gaps(ghost["gap"], ages, is_known)
+        children = _children(ghost["children"], is_known, known)
+        branches = np.maximum.accumulate(children[::-1])[::-1]
+        kinds = self._kinds.of(request, uses, gaps, branches)
+        returns.used(now, kinds)
+        is_shared = is_known & ghost["is_shared"]
+        if not turn:
+            is_shared[:known] = True
+        ghost["hash"], ghost["time"], ghost["kind"], ghost["uses"] = use.hashes, now, kinds, uses
+        ghost["turn"], ghost["length"], ghost["is_shared"] = turn, use.rows.size, is_shared
+        ghost["gap"], ghost["children"] = gaps, children
+        ghosts.put(places, ghost)
+        rows = use.rows
+        self._time[rows], self._kind[rows] = now, kinds
+        self.chains.used(rows)
+        self._is_shared[rows] = is_shared
 
     def touch(self, tier: Tier, rows: Rows) -> None:
         self.changes += 1
@@ -85,7 +123,7 @@ class Worth:
 
     def retire(self, rows: Rows) -> None:
         rows = rows[~self._is_shared[rows] & (self._kind[rows] != RETIRED)]
-        self.learning.returns.ended(self._kind[rows], self._now - self._time[rows])
+        self.returns.ended(self._kind[rows], self._now - self._time[rows])
         self._kind[rows] = RETIRED
         self._has_retired |= rows.size > 0
         self.chains.release(rows)
@@ -109,11 +147,11 @@ class Worth:
 
     @contextmanager
     def looking(self) -> Iterator[None]:
-        kept, judged = [candidates.found for candidates in self._tiers], self.learning.returns.judged
+        kept, judged = [candidates.found for candidates in self._tiers], self.returns.judged
         try:
             yield
         finally:
-            self.learning.returns.judged = judged
+            self.returns.judged = judged
             for candidates, found in zip(self._tiers, kept, strict=True):
                 candidates.found = found
 
@@ -121,18 +159,17 @@ class Worth:
         """Reads for each second in a frame: the least and the most of these, and of the next that stays."""
         if not rows.size:
             return ()
-        returns, following = self.learning.returns, self._tiers[tier].following()
-        judged = returns.judged
-        worth = self.worth(np.concatenate([rows, following]))
-        returns.judged = judged
-        went = worth[: rows.size]
+        with self.looking():
+            following = self._tiers[tier].following()
+            worth = self.worth(np.concatenate([rows, following]))
+        went, stays = worth[: rows.size], worth[rows.size :]
         figures = (
             ("worth_least_reads_per_second", float(went.min())),
             ("worth_most_reads_per_second", float(went.max())),
         )
-        if not following.size:
+        if not stays.size:
             return figures
-        return (*figures, ("worth_kept_reads_per_second", float(worth[-1])))
+        return (*figures, ("worth_kept_reads_per_second", float(stays[0])))
 
     @property
     def watched_seconds(self) -> float:
@@ -141,21 +178,19 @@ class Worth:
 
     def worth(self, rows: Rows) -> NDArray[np.float64]:
         """Of each block, now: reads for each second in a frame."""
-        return self._learned(rows, self.learning.returns.worth)
+        return self._learned(rows, self.returns.worth)
 
     def chance_with_children(self, rows: Rows) -> NDArray[np.float64]:
         """That each block is read again at all, or one of these that hangs on it."""
-        return self.chains.greatest(rows, self._learned(rows, self.learning.returns.chance))
+        return self.chains.greatest(rows, self._learned(rows, self.returns.chance))
 
     # ------------------------------------------------------------------ helpers
 
     def _learned(self, rows: Rows, of: Learned) -> NDArray[np.float64]:
         """Of the kind and the age of each block; nothing of those of sessions that are over."""
-        kinds, ages = self._kind[rows], self._now - self._time[rows]
-        if not self._has_retired:
-            return of(kinds, ages)
+        kinds = self._kind[rows]
         retired = kinds == RETIRED
-        values = of(np.where(retired, np.int16(UNKNOWN), kinds), ages)
+        values = of(np.where(retired, np.int16(UNKNOWN), kinds), self._now - self._time[rows])
         values[retired] = 0.0
         return values
 
@@ -172,3 +207,44 @@ class Worth:
         self.changes += 1
         for candidates in self._tiers:
             candidates.look_again()
+
+    def _turn(self, known: NDArray[np.void], now: float, told: int) -> tuple[int, float]:
+        """How many turns a request goes on from, and the seconds since the last. It goes on from an earlier
+        one if that is told, or if it holds all of that, but for a last block that was not full; a lone block
+        is anybody's."""
+        if known.size < 2:
+            return min(told, TURNS_COUNTED), math.inf
+        last = known[-1]
+        gap = now - float(last["time"])
+        if told:
+            return min(told, TURNS_COUNTED), gap
+        if known.size < last["length"] - 1:
+            return 0, gap
+        return min(int(last["turn"]) + 1, TURNS_COUNTED), gap
+
+
+def _new(use: Use, known: int) -> int:
+    """How many tokens of a prompt are new, after so many blocks that are known: a bucket. A lone block is
+    anybody's."""
+    if known < 2:
+        return ALL_NEW
+    return bisect_right(NEW_EDGES, use.prompt_tokens * (1 - known / use.rows.size))
+
+
+def _mean_gaps(
+    before: NDArray[np.float32], ages: NDArray[np.float64], is_known: NDArray[np.bool_]
+) -> NDArray[np.float64]:
+    """The mean time between the uses of each block, after one more; the latest counts for half of it."""
+    gaps: NDArray[np.float64] = np.where(before < 0, ages, (before + ages) / 2)
+    gaps[~is_known] = NO_GAP
+    return gaps
+
+
+def _children(before: NDArray[np.uint8], is_known: NDArray[np.bool_], known: int) -> NDArray[np.uint8]:
+    """How many different blocks have followed on each block of a chain; after so many that are known, all
+    are new. One whose place in the table another has taken is no new one."""
+    children: NDArray[np.uint8] = before * is_known
+    children[known:-1] = 1
+    if 0 < known < children.size:
+        children[known - 1] = min(int(children[known - 1]) + 1, COUNTED)
+    return children

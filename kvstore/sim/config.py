@@ -8,7 +8,6 @@ from typing import Any
 from kvstore.core.errors import ConfigInvalid
 from kvstore.core.types import Tier
 from kvstore.policy.choices import EVICTION_POLICIES
-from kvstore.policy.kinds import COARSE_MAX, KINDS_MAX
 
 __all__ = ["LinkSpeed", "SimConfig", "draw_config"]
 
@@ -49,8 +48,6 @@ class SimConfig:
     by_cost: bool = False
     # The policy of eviction, by its place among those there are.
     eviction: int = 0
-    # Kinds of uses that eviction by worth tells apart: with few of them most are taken together.
-    kinds_max: int = KINDS_MAX
     block_bytes: int = 1 << 20
     links: Mapping[tuple[Tier, Tier], LinkSpeed]
     # Transfers that fail, take long, or overtake those before them.
@@ -136,8 +133,6 @@ def draw_config(seed: int, **given: object) -> SimConfig:
     drawn["percent_of_a"] = random.Random(f"{seed} shares").choice([50, 50, 0, 20, 100])
     drawn["by_cost"] = random.Random(f"{seed} policy").choice([False, True, True])
     drawn["eviction"] = random.Random(f"{seed} eviction").randrange(len(EVICTION_POLICIES))
-    few = [COARSE_MAX + 1, COARSE_MAX + 30]
-    drawn["kinds_max"] = random.Random(f"{seed} kinds").choice([KINDS_MAX, *few])
     drawn["judges_turns"] = random.Random(f"{seed} judging").choice([False, True])
     config = SimConfig(seed=seed, **drawn)
     return replace(config, **given)  # type: ignore[arg-type]  # checked by name above

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from kvstore.policy.kinds import KINDS_MAX
 from kvstore.sim.attempts import Failure, attempt
 from kvstore.sim.config import SimConfig
 from kvstore.sim.schedule import Kind, Stimulus
@@ -25,7 +24,6 @@ SIMPLER: tuple[tuple[str, object], ...] = (
     ("judges_turns", False),
     ("by_cost", False),
     ("eviction", 0),
-    ("kinds_max", KINDS_MAX),
     ("disk_frames", 0),
     ("cpu_frames", 0),
     ("lag", 0),

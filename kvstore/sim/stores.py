@@ -7,9 +7,7 @@ from kvstore.core.store import Store
 from kvstore.core.types import TenantId
 from kvstore.policy.choices import EVICTION_POLICIES, make_admission, make_eviction
 from kvstore.policy.cost import CostModel
-from kvstore.policy.kinds import KINDS_MAX
 from kvstore.policy.swap import LengthThreshold
-from kvstore.policy.worth import Worth
 from kvstore.sim.config import SimConfig
 from kvstore.sim.texts import BLOCK_TOKENS
 
@@ -25,7 +23,6 @@ def make_store(
     drop_tokens_max: int = 8,
     by_cost: int = 0,
     eviction: int = 0,
-    kinds_max: int = KINDS_MAX,
     gpu_frames: int = 16,
     cpu_frames: int = 0,
     disk_frames: int = 0,
@@ -66,8 +63,6 @@ def make_store(
     )
     policy = CostModel(drop_tokens_max) if by_cost else LengthThreshold(drop_tokens_max)
     order = make_eviction(EVICTIONS[eviction], config.frames)
-    if isinstance(order, Worth):
-        order = Worth(kinds_max)
     return Store(config, order, policy, make_admission(order))
 
 
@@ -86,7 +81,6 @@ def store_of(config: SimConfig, disk_share: float = 1.0) -> Store:
         drop_tokens_max=config.drop_tokens_max,
         by_cost=config.by_cost,
         eviction=config.eviction,
-        kinds_max=config.kinds_max,
         percent_of_a=config.percent_of_a,
         judges_turns=config.judges_turns,
     )

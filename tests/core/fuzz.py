@@ -2,7 +2,6 @@
 
 from kvstore.core.effects import Effects
 from kvstore.core.events import Event
-from kvstore.policy.kinds import KINDS_MAX
 from kvstore.sim.config import draw_config
 from kvstore.sim.schedule import draw_schedule
 from kvstore.sim.simulation import START, Simulation
@@ -19,7 +18,6 @@ DEFAULTS: dict[str, float] = {
     "drop_tokens_max": 8,
     "by_cost": 0,
     "eviction": 0,
-    "kinds_max": KINDS_MAX,
     "transfer_blocks_max": 32,
     "transfers_per_link_max": 2,
     "writes_max": 3,

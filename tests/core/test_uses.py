@@ -1,7 +1,5 @@
 """What a policy that learns is told: each request, when it is over, with the blocks that can be found."""
 
-from collections.abc import Sequence
-
 import numpy as np
 import pytest
 
@@ -32,8 +30,8 @@ class Learner(Lru):
         self.gone: list[tuple[Tier, int]] = []
         self.over: list[list[int]] = []
 
-    def use(self, time: float, uses: Sequence[Use]) -> None:
-        self.uses += uses
+    def use(self, use: Use) -> None:
+        self.uses.append(use)
 
     def retire(self, rows: np.ndarray) -> None:
         self.over.append(rows.tolist())

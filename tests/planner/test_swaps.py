@@ -1,8 +1,6 @@
 """Sequences that have to make room, and what is not worth loading; reckoned by hand: a token takes a second
 to compute, and one to decode."""
 
-from collections.abc import Sequence
-
 import msgspec
 import pytest
 
@@ -170,12 +168,11 @@ class Told(Worth):
     """Remembers the uses that it is told."""
 
     def __init__(self) -> None:
-        super().__init__()
         self.uses: list[Use] = []
 
-    def use(self, time: float, uses: Sequence[Use]) -> None:
-        self.uses += uses
-        super().use(time, uses)
+    def use(self, use: Use) -> None:
+        self.uses.append(use)
+        super().use(use)
 
 
 @pytest.mark.parametrize("named", [True, False])

@@ -59,13 +59,14 @@ class Cache:
             self._make_room()
             rows = self._chains[key] = np.array([self._free.pop() for _ in range(CHAIN)])
         use = Use(
+            time=float(self._key),
             rows=rows,
             hashes=hashes_of(CHAIN * key + np.arange(CHAIN)),
             found=CHAIN if again else 0,
             prompt_tokens=int(random.integers(1, 100_000)),
             answer_tokens=int(random.integers(0, 4_000)),
         )
-        policy.use(float(self._key), [use])
+        policy.use(use)
         policy.touch(GPU, rows[::-1])
         if random.random() < 0.1:
             policy.retire(rows[::-1])

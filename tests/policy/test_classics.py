@@ -51,7 +51,7 @@ class Cache:
             if key not in self.row:
                 self.row[key] = self.free.pop()
         rows = np.array([self.row[key] for key in keys.tolist()], np.intp)
-        self.policy.use(time, [Use(rows=rows, hashes=hashes_of(keys), found=0)])
+        self.policy.use(Use(time=time, rows=rows, hashes=hashes_of(keys), found=0))
         self.policy.touch(GPU, rows[::-1])
         return self.make_room()
 

@@ -4,15 +4,12 @@ import numpy as np
 import pytest
 
 from bench.replay import hashes_of
-from kvstore.core.ports import Use
 from kvstore.policy import chain_worth, returns
 from kvstore.policy.ages import BINS, EDGES, WIDTHS
 from kvstore.policy.chain_worth import ChainWorth
 from kvstore.policy.ghosts import Ghosts
 from kvstore.policy.kinds import KINDS_MAX, Kinds
-from kvstore.policy.lots import Lot
 from kvstore.policy.returns import Returns
-from tests.policy.uses import kinds_of, learn
 
 # ---------------------------------------------------------------------- the index
 
@@ -47,7 +44,7 @@ def made_kinds(count: int) -> Kinds:
     """Kinds of different answer lengths, numbered from 1."""
     kinds = Kinds()
     for level in range(count):
-        assert kinds_of(kinds, (0, 0, level, 0, 0), *blocks(1)).tolist() == [level + 1]
+        assert kinds.of((0, 0, level, 0, 0), *blocks(1)).tolist() == [level + 1]
     return kinds
 
 
@@ -60,7 +57,7 @@ def test_hazards_come_to_those_that_are() -> None:
             _, kind, size = due.pop(0)
             table.read(np.full(size, kind, np.int16), np.full(size, 100.0))
         kind = second % 2 + 1
-        learn(table, float(second), np.full(40, kind, np.int16))
+        table.used(float(second), np.full(40, kind, np.int16))
         if generator.random() < (0.5 if kind == 1 else 0.05):
             due.append((second + 100.0, kind, 40))
     bin_ = int(np.searchsorted(EDGES, 100.0, side="right")) - 1
@@ -79,7 +76,7 @@ def test_what_was_told_to_be_over_says_nothing_of_others() -> None:
     table = Returns(made_kinds(1))
     blocks = np.full(20, 1, np.int16)
     for second in range(6_000):
-        learn(table, float(second), blocks)
+        table.used(float(second), blocks)
         if second % 2:
             table.ended(blocks, np.zeros(20))
         elif second >= 100 and second % 4 == 0:
@@ -94,7 +91,7 @@ def test_kinds_are_bounded() -> None:
     for _ in range(20_000):
         request = (int(generator.integers(6)), *generator.integers(0, 8, 4).tolist())
         uses, children = generator.integers(0, 30, (2, 20)).astype(np.uint8)
-        of = kinds_of(kinds, request, uses, generator.exponential(100, 20) - 10, children)
+        of = kinds.of(request, uses, generator.exponential(100, 20) - 10, children)
         assert (of > 0).all()
         assert (of < KINDS_MAX).all()
         assert (kinds.levels[0, of] == request[0]).all()
@@ -104,13 +101,13 @@ def test_kinds_are_bounded() -> None:
 
 def test_blocks_of_a_request_differ_in_kind_by_what_is_known_of_each() -> None:
     kinds, request = Kinds(), (1, 2, 3, 4, 0)
-    plain = kinds_of(kinds, request, *blocks(8, uses=1, gap=5.0, children=1))
+    plain = kinds.of(request, *blocks(8, uses=1, gap=5.0, children=1))
     # Heads, and the tail with its neighbours.
     assert [len(set(plain[part].tolist())) for part in (slice(1, 4), slice(0, 8))] == [1, 5]
     for other in ({"uses": 2}, {"gap": 20.0}, {"gap": -1.0}, {"children": 2}):
-        changed = kinds_of(kinds, request, *blocks(8, **{"uses": 1, "gap": 5.0, "children": 1} | other))
+        changed = kinds.of(request, *blocks(8, **{"uses": 1, "gap": 5.0, "children": 1} | other))
         assert not np.isin(changed, plain).any(), other
-    alike = kinds_of(kinds, request, *blocks(8, uses=1, gap=15.0, children=1))
+    alike = kinds.of(request, *blocks(8, uses=1, gap=15.0, children=1))
     assert alike.tolist() == plain.tolist()
 
 
@@ -154,7 +151,7 @@ def made_chains(seed: int) -> tuple[ChainWorth, np.ndarray, dict[int, int]]:
         free += fresh.size
         chain = np.concatenate([head, fresh]).astype(np.intp)
         known.append(chain)
-        chains.used(Lot([Use(rows=chain, hashes=hashes_of(chain), found=0)]))
+        chains.used(chain)
         parents |= dict(zip(chain[1:].tolist(), chain[:-1].tolist(), strict=True))
         order = [row for row in order if row not in chain] + chain[::-1].tolist()
     return chains, np.array(order, np.intp), parents

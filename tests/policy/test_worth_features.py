@@ -7,28 +7,22 @@ import pytest
 
 from bench.replay import hashes_of
 from kvstore.core.ports import Use
-from kvstore.policy import hazards, learning
+from kvstore.policy import hazards
+from kvstore.policy import worth as worth_module
 from kvstore.policy.ages import BINS, EDGES
-from kvstore.policy.ghosts import CHILDREN, USES
 from kvstore.policy.hazards import BEND_WEIGHT, FACTOR_WEIGHT, PHASE, PHASE_STARTS, Hazards
 from kvstore.policy.kinds import Kinds
 from kvstore.policy.worth import Worth
-from tests.policy.uses import kinds_of
 
 
 def use(policy: Worth, time: float, keys: list[int]) -> None:
     rows = np.array(keys, np.intp)
-    policy.use(time, [Use(rows=rows, hashes=hashes_of(rows), found=0, prompt_tokens=512 * rows.size)])
-
-
-COUNTS = {"uses": USES, "children": CHILDREN}
+    policy.use(Use(time=time, rows=rows, hashes=hashes_of(rows), found=0, prompt_tokens=512 * rows.size))
 
 
 def remembered(policy: Worth, keys: list[int], column: str) -> list[float]:
-    _, records, is_known = policy.learning.ghosts.find(hashes_of(np.array(keys)))
+    _, records, is_known = policy._ghosts.find(hashes_of(np.array(keys)))
     assert is_known.all()
-    if column in COUNTS:
-        return records["counts"][:, COUNTS[column]].tolist()
     return records[column].tolist()
 
 
@@ -42,11 +36,11 @@ def made(*uses: tuple[float, list[int]]) -> Worth:
 
 def test_the_mean_gap_is_of_a_block_and_the_latest_counts_half() -> None:
     policy = made((0.0, [1, 2, 3]), (10.0, [1, 2]), (40.0, [1, 2, 4]), (140.0, [1]))
-    assert remembered(policy, [1, 2, 3, 4], "gap") == [60.0, 20.0, learning.NO_GAP, learning.NO_GAP]
+    assert remembered(policy, [1, 2, 3, 4], "gap") == [60.0, 20.0, worth_module.NO_GAP, worth_module.NO_GAP]
 
 
 # Where a kind's number of children stands.
-BRANCHES = 9
+CHILDREN = 9
 
 
 def test_children_are_the_different_blocks_that_followed() -> None:
@@ -54,7 +48,7 @@ def test_children_are_the_different_blocks_that_followed() -> None:
     assert remembered(policy, [1, 2, 3, 4, 5], "children") == [2, 2, 0, 0, 0]
     # All before a branch count as branched: they are shared as it is.
     kinds = policy._kind[[1, 2, 3]]
-    assert policy.learning.kinds.levels[BRANCHES, kinds].tolist() == [2, 2, 0]
+    assert policy._kinds.levels[CHILDREN, kinds].tolist() == [2, 2, 0]
 
 
 # Where a kind's tokens that are new stand.
@@ -65,8 +59,8 @@ def test_what_is_new_is_told_in_tokens_and_not_as_a_share() -> None:
     """One block more is 512 tokens, after two blocks as after twenty. A lone block is anybody's."""
     short, long = [1, 2], list(range(100, 120))
     policy = made((0.0, short), (1.0, long), (2.0, [*short, 3]), (3.0, [*long, 120]), (4.0, [1, 4, 5]))
-    after = policy.learning.kinds.levels[NEW, policy._kind[[3, 120, 5]]].tolist()
-    assert after == [bisect_right(learning.NEW_EDGES, 512)] * 2 + [learning.ALL_NEW]
+    after = policy._kinds.levels[NEW, policy._kind[[3, 120, 5]]].tolist()
+    assert after == [bisect_right(worth_module.NEW_EDGES, 512)] * 2 + [worth_module.ALL_NEW]
 
 
 def test_uses_and_children_are_counted_so_far_and_no_further() -> None:
@@ -86,7 +80,7 @@ def test_what_is_read_early_and_what_is_read_late_may_be_of_different_kinds() ->
     """Of short answers one in two comes back within seconds and no other; of long ones, after minutes."""
     kinds = Kinds()
     nothing = np.zeros(1, np.uint8), np.full(1, -1.0), np.zeros(1, np.uint8)
-    short, long = (int(kinds_of(kinds, (1, 0, level, 0, 0), *nothing)[0]) for level in (1, 5))
+    short, long = (int(kinds.of((1, 0, level, 0, 0), *nothing)[0]) for level in (1, 5))
     read, unread = np.zeros((BINS, 3)), np.full((BINS, 3), 1e5)
     early, late = (int(np.searchsorted(EDGES, age, side="right")) - 1 for age in (2.0, 200.0))
     read[early, short] = read[late, long] = 5e4

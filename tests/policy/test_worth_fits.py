@@ -13,7 +13,7 @@ from kvstore.policy.ages import BINS, EDGES, RUNS_AT_ONCE, RUNS_MAX, Runs
 from kvstore.policy.kinds import COARSE_MAX, KINDS_MAX, Kinds
 from kvstore.policy.returns import KINDS_A_USE, PERIOD, PERIOD_FIRST, STEP_EFFORT, USE_EFFORT, Returns
 from kvstore.policy.worth import Worth
-from tests.policy.uses import kinds_of, learn, use
+from tests.policy.uses import use
 
 # What is called for a use at the most, and for a kind that comes newly with it.
 CALLS_A_USE, CALLS_A_KIND = 500, 12
@@ -26,10 +26,10 @@ def all_kinds() -> Kinds:
     for turn in range(6):
         # What is left for the turn alone, before all else; then all that there is room for.
         for permuted in (uses, uses[::-1], *(generator.permutation(uses) for _ in range(40))):
-            kinds_of(kinds, (turn, 0, 0, 0, 0), permuted, *nothing)
+            kinds.of((turn, 0, 0, 0, 0), permuted, *nothing)
     while kinds.count < KINDS_MAX - COARSE_MAX:
         turn, *others = generator.integers(0, (6, 8, 8, 8, 5)).tolist()
-        kinds_of(kinds, (turn, *others), generator.permutation(uses), *nothing)
+        kinds.of((turn, *others), generator.permutation(uses), *nothing)
     return kinds
 
 
@@ -56,7 +56,7 @@ def watched(table: Returns, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_no_use_does_much_of_a_fit_and_each_fit_comes_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """With all kinds, and when everything comes of age at once."""
     table, generator = Returns(all_kinds()), np.random.default_rng(2)
-    learn(table, 0.0, np.zeros(1, np.int16))
+    table.used(0.0, np.zeros(1, np.int16))
     looked = watched(table, monkeypatch)
     come = count_aged(table, monkeypatch)
     total = 0
@@ -64,7 +64,7 @@ def test_no_use_does_much_of_a_fit_and_each_fit_comes_to_its_end(monkeypatch: py
         looked.clear()
         come.clear()
         kinds = generator.permutation(KINDS_MAX)[: RUNS_MAX // 128].astype(np.int16)
-        learn(table, float(index if index < 3 * FULL_PERIOD else index + 10_000), kinds)
+        table.used(float(index if index < 3 * FULL_PERIOD else index + 10_000), kinds)
         assert sum(looked) < USE_EFFORT + STEP_EFFORT
         assert sum(come) < 8 * RUNS_AT_ONCE
         total += sum(looked)
@@ -76,8 +76,8 @@ def test_a_use_costs_the_same_however_much_was_learned() -> None:
     """In calls, of Python and of numpy on arrays that have a bound: with all kinds, and fits under way."""
     policy, generator = Worth(), np.random.default_rng(5)
     policy.begin(4_000)
-    policy.learning.kinds = kinds = all_kinds()
-    policy.learning.returns = Returns(kinds)
+    policy._kinds = kinds = all_kinds()
+    policy.returns = Returns(kinds)
     calls = []
     for index in range(2 * FULL_PERIOD):
         rows = np.sort(generator.choice(4_000, 200, replace=False))
@@ -125,12 +125,12 @@ def test_a_fit_in_steps_comes_to_the_same_as_one_at_once() -> None:
         generator = np.random.default_rng(3)
         for index in range(FULL_PERIOD):
             kinds = generator.permutation(KINDS_MAX)[:50].astype(np.int16)
-            learn(table, 10.0 * index, kinds)
+            table.used(10.0 * index, kinds)
             table.read(kinds[:9], np.full(9, 30.0))
     stepwise, at_once = tables
     finish(at_once._steps)
     for _ in range(FULL_PERIOD - 1):
-        learn(stepwise, 10.0 * FULL_PERIOD, np.zeros(1, np.int16))
+        stepwise.used(10.0 * FULL_PERIOD, np.zeros(1, np.int16))
     assert stepwise._seen == pytest.approx(at_once._seen)
     assert stepwise.hazard == pytest.approx(at_once.hazard)
     assert not np.allclose(at_once.hazard, returns.Returns(Kinds()).hazard[:, :1])
@@ -146,7 +146,7 @@ def test_what_is_new_is_fitted_sooner_and_sooner_no_more(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(table, "_fit", begin)
     for index in range(64 * PERIOD):
-        learn(table, float(index), kinds)
+        table.used(float(index), kinds)
     assert begun[:2] == [PERIOD_FIRST] * 2
     assert begun == sorted(begun)
     assert begun[-2:] == [PERIOD] * 2
@@ -166,8 +166,7 @@ def test_runs_come_of_each_age_once_unless_they_were_overwritten() -> None:
     passed, told = [0] * BINS, [0] * BINS
     for index in range(uses):
         begin, end = index * runs_each, (index + 1) * runs_each
-        blocks = np.repeat(kinds[begin:end], sizes[begin:end]).astype(np.int16)
-        runs.add(times[begin], blocks, [blocks.size])
+        runs.add(times[begin], np.repeat(kinds[begin:end], sizes[begin:end]).astype(np.int16))
         bin_ = int(generator.integers(BINS))
         first = max(passed[bin_], end - RUNS_MAX)
         last = int(np.searchsorted(times[:end], times[begin] - EDGES[bin_], side="right"))

@@ -15,7 +15,7 @@ def test_a_prompt_may_be_asked_any_number_of_times() -> None:
     policy.begin(rows.size)
     for time in range(TIMES):
         hashes = np.array([11, 22, 33], np.uint64)
-        policy.use(float(time), [Use(rows=rows, hashes=hashes, found=3 if time else 0)])
+        policy.use(Use(time=float(time), rows=rows, hashes=hashes, found=3 if time else 0))
     assert (policy.worth(rows) > 0).all()
 
 
@@ -27,13 +27,13 @@ def test_a_turn_that_is_told_is_one_though_the_chain_does_not_say_so() -> None:
         policy.begin(100)
         rows = np.arange(10)
         hashes = np.arange(1, 11, dtype=np.uint64)
-        policy.use(0.0, [Use(rows=rows, hashes=hashes, found=0)])
+        policy.use(Use(time=0.0, rows=rows, hashes=hashes, found=0))
         kept, fresh = rows[:6], np.arange(20, 24)
         chain, names = (
             np.concatenate([kept, fresh]),
             np.concatenate([hashes[:6], hashes[:4] + np.uint64(100)]),
         )
-        policy.use(50.0, [Use(rows=chain, hashes=names, found=6, session_turn=int(told))])
+        policy.use(Use(time=50.0, rows=chain, hashes=names, found=6, session_turn=int(told)))
         policy.retire(chain[::-1])
         assert (policy.worth(fresh) == 0).all()
         assert (policy.worth(kept) == 0).all() == told
