@@ -3,7 +3,8 @@
     python -m bench.planner [--json] [--quick] [--save] [TRACE ...]
 
 TRACE is a file (docs/planner.md says of which form), or a folder of them; without any, `shared/data/traces`
-beside the repository or above it. Each is played on one tier, by LRU and by worth, and on three. A second is
+beside the repository or above it. Each is played on one tier, by LRU and by worth, and on three; with
+`--quick` a fifth of its conversations, on smaller tiers: for a look, which is held against nothing. A second is
 one of the processor's, not of the clock: what else runs on the machine counts for little. What the machine
 can do counts for much. So beside each figure of one tier stands, from the same run, that of a bare LRU on the
 same prompts: a dict, which knows of no time, no engine and no answers.
@@ -13,6 +14,7 @@ import argparse
 import time
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
 
@@ -41,6 +43,8 @@ SHARE_QUICK = 0.2
 def measure(paths: Sequence[Path], *, quick: bool) -> Iterator[Row]:
     for path in paths:
         workload = load_workload(open_trace(path), SHARE_QUICK if quick else 1.0)
+        if quick:
+            workload = replace(workload, name=f"a fifth of {workload.name}")
         alone, three = (sizes_of(workload, shares) for shares in ((ALONE,), TIERS))
         for policy, rounds in (("lru", 1 if quick else ROUNDS), ("worth", 1)):
             pairs = [
