@@ -4,10 +4,10 @@
 
 TRACE is a file (docs/planner.md says of which form), or a folder of them; without any, `shared/data/traces`
 beside the repository or above it. Each is played on one tier, by LRU and by worth, and on three; with
-`--quick` a fifth of its conversations, on smaller tiers. A second is one of the processor's, not of the clock:
-what else runs on the machine counts for little. What the machine can do counts for much. So beside each figure
-of one tier stands, from the same run, that of a bare LRU on the same prompts: a dict, which knows of no time,
-no engine and no answers.
+`--quick` a fifth of its conversations, on smaller tiers. A second is one of the processor's, not of the
+clock: what else runs on the machine counts for little. What the machine can do counts for much. So beside
+each figure of one tier stands, from the same run, that of a bare LRU on the same prompts: a dict, which
+knows of no time, no engine and no answers.
 """
 
 import argparse
