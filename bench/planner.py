@@ -3,16 +3,18 @@
     python -m bench.planner [--json] [--quick] [--save] [TRACE ...]
 
 TRACE is a file (docs/planner.md says of which form), or a folder of them; without any, `shared/data/traces`
-beside the repository or above it. Each is played on one tier, by LRU and by worth, and on three. A second is
-one of the processor's, not of the clock: what else runs on the machine counts for little. What the machine
-can do counts for much. So beside each figure of one tier stands, from the same run, that of a bare LRU on the
-same prompts: a dict, which knows of no time, no engine and no answers.
+beside the repository or above it. Each is played on one tier, by LRU and by worth, and on three; with
+`--quick` a fifth of its conversations, on smaller tiers. A second is one of the processor's, not of the
+clock: what else runs on the machine counts for little. What the machine can do counts for much. So beside
+each figure of one tier stands, from the same run, that of a bare LRU on the same prompts: a dict, which
+knows of no time, no engine and no answers.
 """
 
 import argparse
 import time
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
 
@@ -32,14 +34,19 @@ ALONE, TIERS = 1 / 40, (1 / 256, 1 / 40, 1 / 5)
 # The longest prompt has to fit, and some more run beside it.
 PROMPTS_MIN = 4
 READS_PER_SECOND, REQUESTS_PER_MINUTE = 60_000, 5_000
-ROUNDS, ROUNDS_QUICK = 3, 1
+# By LRU on one tier, where a round takes seconds; all else is played once, and takes minutes.
+ROUNDS = 3
+# Of the conversations, for a look.
+SHARE_QUICK = 0.2
 
 
-def measure(paths: Sequence[Path], rounds: int) -> Iterator[Row]:
+def measure(paths: Sequence[Path], *, quick: bool) -> Iterator[Row]:
     for path in paths:
-        workload = load_workload(open_trace(path))
+        workload = load_workload(open_trace(path), SHARE_QUICK if quick else 1.0)
+        if quick:
+            workload = replace(workload, name=f"a fifth of {workload.name}")
         alone, three = (sizes_of(workload, shares) for shares in ((ALONE,), TIERS))
-        for policy in ("lru", "worth"):
+        for policy, rounds in (("lru", 1 if quick else ROUNDS), ("worth", 1)):
             pairs = [
                 (reads_per_second(workload, alone, policy), bare_reads_per_second(workload, alone))
                 for _ in range(rounds)
@@ -47,7 +54,7 @@ def measure(paths: Sequence[Path], rounds: int) -> Iterator[Row]:
             ours, bare = zip(*pairs, strict=True)
             goal, name = READS_PER_SECOND if policy == "lru" else None, named(workload, alone, policy)
             yield make_row(name, "reads/s", ours, reference=bare, at_least=goal)
-        samples = [requests_per_minute(workload, three, "worth") for _ in range(rounds)]
+        samples = [requests_per_minute(workload, three, "worth")]
         yield make_row(named(workload, three, "worth"), "requests/min", samples, at_least=REQUESTS_PER_MINUTE)
 
 
@@ -122,7 +129,7 @@ def _main() -> None:
     paths = find_traces(arguments.trace)
     if not paths:
         parser.error("no traces: name files or folders")
-    tell("planner", measure(paths, ROUNDS_QUICK if arguments.quick else ROUNDS), arguments)
+    tell("planner", measure(paths, quick=arguments.quick), arguments)
 
 
 if __name__ == "__main__":

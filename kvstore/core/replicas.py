@@ -77,8 +77,8 @@ class Replicas:
 
     def delete(self, rows: Rows) -> None:
         """The disk is to be told that it may forget these blocks, which it holds."""
-        keys = [self.stored_key(row) for row in rows.tolist() if not self._is_stored_again(row)]
-        self.deleted += keys
+        gone = [row for row in rows.tolist() if not self._is_stored_again(row)]
+        self.deleted += self.stored_keys(np.array(gone, np.intp))
 
     def withhold(self, tier: Tier, rows: Rows) -> Frames:
         """The blocks lose their frames in the tier, which were still to be filled; nobody gets them."""
@@ -108,17 +108,23 @@ class Replicas:
         known = self._prefix.find(DomainId(int(blocks.domain[row])), blocks.key[row])
         return known is not None and known != row and bool(blocks.frame[DISK][known] != NO_FRAME)
 
-    def stored_key(self, row: int) -> StoredKey:
-        """The block as the disk names it."""
-        blocks = self._blocks
-        namespace, tenant = domain_parts(DomainId(int(blocks.domain[row])))
-        parent = int(blocks.parent[row])
-        return StoredKey(
-            namespace=namespace,
-            tenant=tenant,
-            key=blocks.key[row],
-            parent=BlockKey(b"") if parent == NO_ROW else blocks.key[parent],
-            writer=WriterId(int(blocks.writer[row])),
-            # A lone sequence's number means nothing to a later run.
-            owner=max(NO_OWNER, int(blocks.owner[row])),
-        )
+    def stored_keys(self, rows: Rows) -> list[StoredKey]:
+        """These blocks as the disk names them."""
+        blocks, names = self._blocks, self._blocks.key
+        # A lone sequence's number means nothing to a later run.
+        owners = np.maximum(blocks.owner[rows], NO_OWNER).tolist()
+        parents, writers = blocks.parent[rows].tolist(), blocks.writer[rows].tolist()
+        parts = [domain_parts(DomainId(domain)) for domain in blocks.domain[rows].tolist()]
+        return [
+            StoredKey(
+                namespace=namespace,
+                tenant=tenant,
+                key=names[row],
+                parent=BlockKey(b"") if parent == NO_ROW else names[parent],
+                writer=WriterId(writer),
+                owner=owner,
+            )
+            for row, (namespace, tenant), parent, writer, owner in zip(
+                rows.tolist(), parts, parents, writers, owners, strict=True
+            )
+        ]

@@ -261,8 +261,9 @@ class Store:
         if not self.forgetting.is_idle:
             self.forgetting.tick(event.time)
         if self.config.disk_frames:
-            used = self.memory.recency.next(event.time).tolist()
-            self._outgoing.used = tuple([self.memory.replicas.stored_key(row) for row in used])
+            used = self.memory.recency.next(event.time)
+            if used.size:
+                self._outgoing.used = tuple(self.memory.replicas.stored_keys(used))
         self._judging.look(event.time)
         self._writing.look(event.time)
         self.leaving.pressed.set(self.gauge.pressure[GPU] is not Pressure.LOW, event.time)

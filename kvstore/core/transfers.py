@@ -109,7 +109,7 @@ class Transfers:
             target=target,
             source_frames=tuple(blocks.frame[source][rows].tolist()),
             target_frames=tuple(blocks.frame[target][rows].tolist()),
-            keys=tuple(self._memory.replicas.stored_key(row) for row in rows.tolist()) if keyed else (),
+            keys=tuple(self._memory.replicas.stored_keys(rows)) if keyed else (),
             urgency=urgency,
         )
 

@@ -2,6 +2,7 @@
 
 import random
 
+import numpy as np
 import pytest
 
 from kvstore.core.errors import CheckFailed
@@ -83,7 +84,8 @@ def test_blocks_told_in_any_order_that_names_parents_first_form_the_same_trees(s
     world = restarted(disk_frames=100)
     world.handle(BlocksFound(time=world.time, blocks=tuple(blocks)))
     memory = world.store.memory
-    rows = {memory.replicas.stored_key(row): row for _, row in memory.prefix.entries()}
+    entries = [row for _, row in memory.prefix.entries()]
+    rows = dict(zip(memory.replicas.stored_keys(np.array(entries, np.intp)), entries, strict=True))
     assert {block: memory.blocks.depth[row] for block, row in rows.items()} == depths
 
 
