@@ -92,9 +92,13 @@ class Bridge:
 
     def close(self) -> None:
         """Ends what is under way, and the engine."""
-        self._asked.put(None)
+        self.ask_end()
         if self._thread.is_alive():
             self._thread.join()
+
+    def ask_end(self) -> None:
+        """As `close` does, and waits for nobody."""
+        self._asked.put(None)
 
     def _ask(self, job: Job) -> None:
         with self._lock:

@@ -24,7 +24,7 @@ from engine.server.kv_choice import check_gpu, check_room
 from engine.server.listening import CannotListen
 from engine.server.loading import Loaded, load_opened
 from engine.server.options import Asked, Options
-from engine.server.own_service import ServiceFailed, ServiceRefused, own_service
+from engine.server.own_service import OwnService, ServiceFailed, ServiceRefused, own_service
 from engine.server.serving import Server
 from kvstore.client import ClientError
 
@@ -44,8 +44,11 @@ def run(options: Options, asked: Asked, bound: socket.socket) -> None:
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
         # KV is as private as the prompts it comes from.
         os.umask(0o077)
-        with _service(options, asked, ["--gpu-device", uuid] if uuid else []) as address:
+        with _service(options, asked, ["--gpu-device", uuid] if uuid else []) as own:
+            address = options.kvstore if own is None else own.address
             server = Server(replace(options, kvstore=address), loaded)
+            if own is not None:
+                own.on_failure(server.give_up)
             _show(server.start(bound), options, address)
             is_good = server.serve()
     except REFUSALS as error:
@@ -74,10 +77,10 @@ def _load(options: Options, asked: Asked) -> Loaded:
         raise FlagRefused("--model", name, reason(error), "a model whose files can be read") from error
 
 
-def _service(options: Options, asked: Asked, place: list[str]) -> AbstractContextManager[str]:
+def _service(options: Options, asked: Asked, place: list[str]) -> AbstractContextManager[OwnService | None]:
     set_up = asked.choice.set_up
     if not asked.is_own or not set_up.has_service:
-        return nullcontext(options.kvstore)
+        return nullcontext()
     flags = [*place, *asked.choice.service_flags]
     return own_service(asked.folder, flags, has_disk=set_up.has_lower_tiers)
 

@@ -109,6 +109,10 @@ class Server:
     def stop(self) -> None:
         self._http.should_exit = True
 
+    def give_up(self) -> None:
+        """Its service does not come back: who waits is told, and then it stops."""
+        self.bridge.ask_end()
+
     def _open_engine(self) -> Engine:
         """Tries until the service is there, for some time, or until the server is stopped."""
         options = self._options
