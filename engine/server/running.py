@@ -32,16 +32,18 @@ __all__ = ["run"]
 
 REFUSALS = (FlagRefused, CannotListen, DeviceRefused, ModelNotFoundError, ServiceRefused)
 
+log = logging.getLogger(__name__)
+
 
 def run(options: Options, asked: Asked, bound: socket.socket) -> None:
     """Until the server is stopped; SystemExit where it can't be. `bound`: what it will listen on."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
         uuid = gpu_uuid(asked.device)
         if uuid:
             check_gpu(asked.choice, asked.device, gpu_bytes(asked.device))
         torch.set_num_threads(asked.threads)
         loaded = _load(options, asked)
-        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
         # KV is as private as the prompts it comes from.
         os.umask(0o077)
         with _service(options, asked, ["--gpu-device", uuid] if uuid else []) as own:
@@ -68,6 +70,8 @@ def _load(options: Options, asked: Asked) -> Loaded:
             block_tokens=options.frame_tokens(model.config.context_length), dtype=DTYPES[asked.dtype]
         )
         check_room(asked.choice, layout.frame_stride_bytes)
+        # Nothing else is heard until it is there, for half a minute on a slow machine.
+        log.info("loading the model %s as %s on %s", name, asked.dtype, asked.device)
         return load_opened(name, model, asked.dtype, asked.device)
     except ModelRefused as error:
         # Most begin with the path that was typed; what is wrong in a file of the folder, with that.
