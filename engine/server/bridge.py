@@ -2,11 +2,13 @@
 
 One thread makes the engine, runs it and closes it. Requests and cancellations come to it by a queue, which
 `Admission` bounds; what becomes of them goes into each job's inbox. The thread waits for nobody who reads.
-While the service is away, cancellations and deadlines are seen to between two tries to attach. An error that
-is no loss of the service ends the thread: all who wait are told, and the server stops.
+Deadlines are the event loop's: they hold while the thread is in a call that hangs. Cancellations are seen to
+between two steps, or two tries to attach. An error that is no loss of the service ends the thread: all who
+wait are told, and the server stops.
 Tests: tests/engine/server/test_lives.py, test_serving.py.
 """
 
+import asyncio
 import logging
 import queue
 import threading
@@ -54,9 +56,10 @@ class Bridge:
         self._open_engine = open_engine
         self._on_end = on_end
         self._asked: queue.SimpleQueue[Job | _Cancel | None] = queue.SimpleQueue()
-        # Guards the end: nothing is asked for after it.
+        # Guards the end, and who is to be told of it: nothing is asked for after it.
         self._lock = threading.Lock()
         self._has_ended = False
+        self._jobs: dict[Job, asyncio.TimerHandle] = {}
         self._has_begun = threading.Event()
         self._engine: Engine | None = None
         self._places: dict[Stream, tuple[Job, int]] = {}
@@ -83,24 +86,47 @@ class Bridge:
             raise self.failure
 
     def submit(self, job: Job) -> None:
-        self._ask(job)
+        """In the event loop, as are `cancel` and `leave`. Raises ApiError where nobody is to answer it."""
+        loop = asyncio.get_running_loop()
+        with self._lock:
+            if self._has_ended:
+                raise not_served()
+            seconds = job.deadline - time.monotonic()
+            self._jobs[job] = loop.call_later(max(seconds, 0.0), self._end_late, job)
+            self._asked.put(job)
 
     def cancel(self, job: Job, answers: Sequence[int]) -> None:
         """Nothing more is told of these answers. Those that are done stay as they are."""
         if answers and not self._has_ended:
             self._asked.put(_Cancel(job, answers))
 
+    def leave(self, job: Job, answers: Sequence[int]) -> None:
+        """Nobody listens any more; `answers`: those that are not done."""
+        with self._lock:
+            self._jobs.pop(job).cancel()
+        self.cancel(job, answers)
+
+    def end_answers(self) -> None:
+        """Those under way, at once, whatever the engine does; none is taken from then on. From any thread."""
+        with self._lock:
+            self._has_ended = True
+            for job in self._jobs:
+                job.inbox.end(End.CLOSED)
+
     def close(self) -> None:
         """Ends what is under way, and the engine."""
-        self._asked.put(None)
+        self.ask_end()
         if self._thread.is_alive():
             self._thread.join()
 
-    def _ask(self, job: Job) -> None:
-        with self._lock:
-            if self._has_ended:
-                raise not_served()
-            self._asked.put(job)
+    def ask_end(self) -> None:
+        """As `close` does, and waits for nobody."""
+        self._asked.put(None)
+
+    def _end_late(self, job: Job) -> None:
+        """Also where its reader is in the middle of sending: what is computed for it would be for nobody."""
+        job.inbox.end(End.LATE)
+        self.cancel(job, range(sum(request.samples for request in job.requests)))
 
     # --------------------------------------------------------------- the engine's thread
 
@@ -116,13 +142,14 @@ class Bridge:
                 log.exception("the engine has failed")
         finally:
             self._engine = None
-            self._end()
+            # Nobody waits for an engine that is gone.
+            self.end_answers()
+            self._places.clear()
             self._has_begun.set()
             self._on_end()
 
     def _serve(self, engine: Engine) -> None:
         while self._take_asked(engine):
-            self._end_late(engine)
             if engine.has_work:
                 for stream in engine.step():
                     self._tell(stream)
@@ -181,25 +208,6 @@ class Bridge:
             job.inbox.put(answer, News(tokens, min(cached, len(stream.request.prompt)), end, reason))
         if stream.is_done:
             del self._places[stream]
-
-    def _end_late(self, engine: Engine) -> None:
-        now = time.monotonic()
-        late = [(stream, *place) for stream, place in self._places.items() if place[0].deadline <= now]
-        for stream, job, answer in late:
-            self._forget(engine, stream, "its time is over")
-            job.inbox.put(answer, News(end=End.LATE))
-
-    def _end(self) -> None:
-        """Nobody waits for an engine that is gone."""
-        with self._lock:
-            self._has_ended = True
-        for job, answer in self._places.values():
-            job.inbox.put(answer, News(end=End.CLOSED))
-        self._places.clear()
-        while not self._asked.empty():
-            asked = self._asked.get()
-            if isinstance(asked, Job):
-                asked.inbox.put(0, News(end=End.CLOSED))
 
 
 def _end_of(stream: Stream) -> tuple[End | None, str]:

@@ -96,7 +96,7 @@ class Generation:
                 for answer, news in (await job.inbox.take()).items():
                     yield self._hear(job, answer, news)
         finally:
-            self._shop.bridge.cancel(job, [at for at, finish in enumerate(self.finishes) if not finish])
+            self._shop.bridge.leave(job, [at for at, finish in enumerate(self.finishes) if not finish])
         self._remember()
         self._shop.metrics.note_usage(self.usage, time.monotonic() - self._begin)
 

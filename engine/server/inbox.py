@@ -20,8 +20,8 @@ class End(Enum):
     STOP = auto()  # The model has ended it.
     LENGTH = auto()  # It has all the tokens that it may have.
     FAILED = auto()  # The engine can't compute it.
-    LATE = auto()  # Its time is over.
-    CLOSED = auto()  # The server stops, or the engine has failed.
+    LATE = auto()  # Of the request: its time is over.
+    CLOSED = auto()  # Of the request: the server stops, or the engine has failed.
 
 
 @dataclass(slots=True)
@@ -43,23 +43,38 @@ class Inbox:
         self._event = asyncio.Event()
         self._lock = threading.Lock()
         self._news: dict[int, News] = {}
+        self._end: End | None = None
 
     def put(self, answer: int, news: News) -> None:
         with self._lock:
+            if self._end is not None:
+                return
             is_first = not self._news
             kept = self._news.setdefault(answer, news)
             if kept is not news:
                 kept.tokens += news.tokens
                 kept.cached_tokens, kept.end, kept.reason = news.cached_tokens, news.end, news.reason
         if is_first:
-            # A loop that is closed has no reader either.
-            with contextlib.suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._event.set)
+            self._wake()
+
+    def end(self, end: End) -> None:
+        """Of all answers: nothing more comes after what is here already. From any thread."""
+        with self._lock:
+            self._end = self._end or end
+        self._wake()
 
     async def take(self) -> dict[int, News]:
-        """News by answer; waits until there are any."""
+        """News by answer; waits until there are any. After `end`, when all is taken, that is the news."""
         await self._event.wait()
         with self._lock:
-            self._event.clear()
             news, self._news = self._news, {}
+            if self._end is None:
+                self._event.clear()
+            elif not news:
+                news = {0: News(end=self._end)}
         return news
+
+    def _wake(self) -> None:
+        # A loop that is closed has no reader either.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._event.set)

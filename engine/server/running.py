@@ -24,7 +24,7 @@ from engine.server.kv_choice import check_gpu, check_room
 from engine.server.listening import CannotListen
 from engine.server.loading import Loaded, load_opened
 from engine.server.options import Asked, Options
-from engine.server.own_service import ServiceFailed, ServiceRefused, own_service
+from engine.server.own_service import OwnService, ServiceFailed, ServiceRefused, own_service
 from engine.server.serving import Server
 from kvstore.client import ClientError
 
@@ -32,20 +32,25 @@ __all__ = ["run"]
 
 REFUSALS = (FlagRefused, CannotListen, DeviceRefused, ModelNotFoundError, ServiceRefused)
 
+log = logging.getLogger(__name__)
+
 
 def run(options: Options, asked: Asked, bound: socket.socket) -> None:
     """Until the server is stopped; SystemExit where it can't be. `bound`: what it will listen on."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
         uuid = gpu_uuid(asked.device)
         if uuid:
             check_gpu(asked.choice, asked.device, gpu_bytes(asked.device))
         torch.set_num_threads(asked.threads)
         loaded = _load(options, asked)
-        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
         # KV is as private as the prompts it comes from.
         os.umask(0o077)
-        with _service(options, asked, ["--gpu-device", uuid] if uuid else []) as address:
+        with _service(options, asked, ["--gpu-device", uuid] if uuid else []) as own:
+            address = options.kvstore if own is None else own.address
             server = Server(replace(options, kvstore=address), loaded)
+            if own is not None:
+                own.on_failure(server.give_up)
             _show(server.start(bound), options, address)
             is_good = server.serve()
     except REFUSALS as error:
@@ -65,6 +70,8 @@ def _load(options: Options, asked: Asked) -> Loaded:
             block_tokens=options.frame_tokens(model.config.context_length), dtype=DTYPES[asked.dtype]
         )
         check_room(asked.choice, layout.frame_stride_bytes)
+        # Nothing else is heard until it is there, for half a minute on a slow machine.
+        log.info("loading the model %s as %s on %s", name, asked.dtype, asked.device)
         return load_opened(name, model, asked.dtype, asked.device)
     except ModelRefused as error:
         # Most begin with the path that was typed; what is wrong in a file of the folder, with that.
@@ -74,10 +81,10 @@ def _load(options: Options, asked: Asked) -> Loaded:
         raise FlagRefused("--model", name, reason(error), "a model whose files can be read") from error
 
 
-def _service(options: Options, asked: Asked, place: list[str]) -> AbstractContextManager[str]:
+def _service(options: Options, asked: Asked, place: list[str]) -> AbstractContextManager[OwnService | None]:
     set_up = asked.choice.set_up
     if not asked.is_own or not set_up.has_service:
-        return nullcontext(options.kvstore)
+        return nullcontext()
     flags = [*place, *asked.choice.service_flags]
     return own_service(asked.folder, flags, has_disk=set_up.has_lower_tiers)
 

@@ -1,7 +1,8 @@
 """The server from start to end: engine thread, HTTP, signals.
 
-SIGTERM or Ctrl-C stops it: nothing new is taken, answers under way get their time to end, then the engine
-leaves the service. A second signal does not wait for them. Tests: tests/engine/server/test_serving.py.
+SIGTERM or Ctrl-C stops it: nothing new is taken, answers under way get their time to end, those that have not
+are told an error, then the engine leaves the service. A second signal does not wait for answers, a third for
+nobody. Tests: tests/engine/server/test_serving.py, test_stopping.py.
 """
 
 import asyncio
@@ -11,8 +12,8 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 import uvicorn
 
@@ -35,6 +36,10 @@ from kvstore.client import Client, ServiceLost
 __all__ = ["Server"]
 
 ATTACH_PAUSE_SECONDS = 0.1
+# For clients to take what they are told at the end.
+TELL_SECONDS = 2.0
+# Above all that a stop waits for: uvicorn then ends what is left by force.
+LAST_SECONDS = 5.0
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 log = logging.getLogger(__name__)
@@ -72,8 +77,10 @@ class Server:
                 log_level="error",
                 proxy_headers=False,
                 server_header=False,
-                timeout_graceful_shutdown=math.ceil(limits.stop_seconds),
-            )
+                timeout_graceful_shutdown=math.ceil(limits.stop_seconds + TELL_SECONDS + LAST_SECONDS),
+            ),
+            limits.stop_seconds,
+            self.bridge.end_answers,
         )
         self._socket: socket.socket | None = None
 
@@ -108,6 +115,10 @@ class Server:
 
     def stop(self) -> None:
         self._http.should_exit = True
+
+    def give_up(self) -> None:
+        """Its service does not come back: who waits is told, and then it stops."""
+        self.bridge.ask_end()
 
     def _open_engine(self) -> Engine:
         """Tries until the service is there, for some time, or until the server is stopped."""
@@ -149,6 +160,13 @@ class Server:
 
 
 class _HttpServer(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config, stop_seconds: float, end_answers: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._stop_seconds = stop_seconds
+        self._end_answers = end_answers
+        self._is_hurried = asyncio.Event()
+        self._is_forced = asyncio.Event()
+
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         """uvicorn would send itself the signal again at the end, and end by it."""
@@ -157,13 +175,36 @@ class _HttpServer(uvicorn.Server):
             return
         loop = asyncio.get_running_loop()
         for number in SIGNALS:
-            loop.add_signal_handler(number, self._stop)
+            loop.add_signal_handler(number, self.take_signal)
         try:
             yield
         finally:
             for number in SIGNALS:
                 loop.remove_signal_handler(number)
 
-    def _stop(self) -> None:
-        self.force_exit = self.should_exit
+    def take_signal(self) -> None:
+        if self._is_hurried.is_set():
+            self._is_forced.set()
+        if self.should_exit:
+            self._is_hurried.set()
         self.should_exit = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """uvicorn waits for the connections, and would cancel what lasts too long without a word to it."""
+        ending = asyncio.create_task(self._end_connections())
+        try:
+            await super().shutdown(sockets)
+        finally:
+            ending.cancel()
+
+    async def _end_connections(self) -> None:
+        await _within(self._stop_seconds, self._is_hurried)
+        self._end_answers()
+        await _within(TELL_SECONDS, self._is_forced)
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
+
+
+async def _within(seconds: float, event: asyncio.Event) -> None:
+    with suppress(TimeoutError):
+        await asyncio.wait_for(event.wait(), seconds)

@@ -48,7 +48,8 @@ def opened(set_up: SetUp, memory_bytes: int) -> Iterator[StoreClient]:
             yield InProcess(choice.memory_bytes)
             return
         has_disk = set_up.has_lower_tiers
-        address = stack.enter_context(own_service(None, choice.service_flags, has_disk=has_disk))
+        own = stack.enter_context(own_service(None, choice.service_flags, has_disk=has_disk))
+        address = own.address
         yield Client(address)
 
 

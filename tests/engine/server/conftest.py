@@ -12,6 +12,7 @@ from openai import OpenAI
 from engine.server.limits import Limits
 from engine.server.loading import Loaded, load
 from engine.server.options import Options
+from engine.server.own_service import OwnService
 from engine.server.serving import Server
 from kvstore.demo.children import Service
 from tests.engine.test_engine import serve
@@ -22,7 +23,9 @@ __all__ = ["Running", "running"]
 class Running:
     """A server in a thread of its own."""
 
-    def __init__(self, loaded: Loaded, service: Service, limits: Limits, api_key: str = "") -> None:
+    def __init__(
+        self, loaded: Loaded, service: Service | OwnService, limits: Limits, api_key: str = ""
+    ) -> None:
         options = Options(model="tiny", kvstore=service.address, port=0, api_key=api_key, limits=limits)
         self.service = service
         self.server = Server(options, loaded)
@@ -46,7 +49,7 @@ class Running:
 
 @contextmanager
 def running(
-    loaded: Loaded, service: Service, limits: Limits | None = None, api_key: str = ""
+    loaded: Loaded, service: Service | OwnService, limits: Limits | None = None, api_key: str = ""
 ) -> Iterator[Running]:
     server = Running(loaded, service, limits or Limits(stop_seconds=5.0), api_key)
     try:

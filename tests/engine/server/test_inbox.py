@@ -40,6 +40,19 @@ def test_a_reader_misses_nothing_that_a_thread_puts():
     asyncio.run(run())
 
 
+def test_the_end_comes_after_what_was_put_before_it_and_nothing_after_the_end():
+    async def run():
+        inbox = Inbox()
+        inbox.put(1, News([7]))
+        inbox.end(End.LATE)
+        inbox.put(2, News([8]))
+        inbox.end(End.CLOSED)
+        assert await inbox.take() == {1: News([7])}
+        assert await inbox.take() == await inbox.take() == {0: News(end=End.LATE)}
+
+    asyncio.run(run())
+
+
 def test_who_speaks_to_a_loop_that_is_gone_is_not_held():
     inbox = asyncio.run(make())
     inbox.put(0, News([1]))
