@@ -14,10 +14,11 @@ from engine.refused import TokenizerRefused
 from engine.requests import Request
 from engine.server.asked import Asked, Prompt, Usage
 from engine.server.bridge import Bridge, Job
-from engine.server.errors import ApiError, invalid, not_served, prompt_too_long, time_is_over, too_large
+from engine.server.errors import ApiError, invalid, not_served, time_is_over, too_large
 from engine.server.inbox import End, Inbox, News
 from engine.server.limits import Limits
 from engine.server.metrics import Metrics
+from engine.server.room import answer_tokens
 from engine.server.sessions import Piece, SessionTokens
 from engine.server.speaker import Speaker
 from engine.server.words import Message, Words
@@ -125,20 +126,14 @@ class Generation:
             ) from None
 
     def _requests(self) -> list[Request]:
-        parameters, limits = self._asked.parameters, self._shop.limits
+        parameters = self._asked.parameters
         requests = []
         for place, prompt in enumerate(self._prompts):
-            room = self._shop.context_tokens - len(prompt.tokens)
-            wanted = parameters.answer_tokens or self._asked.answer_tokens_default
-            if room < max(wanted, 1):
-                raise prompt_too_long(
-                    len(prompt.tokens), max(wanted, 1), self._shop.context_tokens, self._asked.field
-                )
             requests.append(
                 Request(
                     id=str(place),
                     prompt=tuple(prompt.tokens),
-                    max_new_tokens=wanted or min(room, limits.answer_tokens_default, limits.answer_tokens),
+                    max_new_tokens=self._answer_tokens(len(prompt.tokens)),
                     session=parameters.session,
                     turn=self._asked.turn if parameters.session else 0,
                     user=parameters.user,
@@ -150,6 +145,16 @@ class Generation:
                 )
             )
         return requests
+
+    def _answer_tokens(self, prompt_tokens: int) -> int:
+        samples, beams = self._asked.parameters.samples, self._asked.parameters.beams
+        return answer_tokens(
+            self._asked,
+            prompt_tokens,
+            context_tokens=self._shop.context_tokens,
+            memory=self._shop.bridge.find_answer_room(prompt_tokens, samples=samples, beams=beams),
+            limits=self._shop.limits,
+        )
 
     def _hear(self, job: Job, answer: int, news: News) -> Spoken:
         if news.end in (End.FAILED, End.LATE, End.CLOSED):

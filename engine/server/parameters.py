@@ -60,6 +60,8 @@ class Parameters:
     beams: int
     # 0: as many as there is room for.
     answer_tokens: int
+    # The field that names them.
+    answer_field: str
     stops: tuple[str, ...]
     is_streamed: bool
     # Whether a stream ends with what it has used.
@@ -84,6 +86,7 @@ def read_parameters(fields: Fields, limits: Limits) -> Parameters:
     tells_usage = options.flag("include_usage")
     options.flag("include_obfuscation")
     options.end()
+    answer_tokens, answer_field = _answer_tokens(fields, limits)
     parameters = Parameters(
         model=model,
         sampling=Sampling(
@@ -93,7 +96,8 @@ def read_parameters(fields: Fields, limits: Limits) -> Parameters:
         ),
         samples=samples,
         beams=_beams(fields, limits, samples, is_streamed),
-        answer_tokens=_answer_tokens(fields, limits),
+        answer_tokens=answer_tokens,
+        answer_field=answer_field,
         stops=_stops(fields, limits),
         is_streamed=is_streamed,
         tells_usage=is_streamed and tells_usage,
@@ -109,13 +113,13 @@ def read_parameters(fields: Fields, limits: Limits) -> Parameters:
     return parameters
 
 
-def _answer_tokens(fields: Fields, limits: Limits) -> int:
-    """The older name and the newer one of the same number."""
-    named = 0
+def _answer_tokens(fields: Fields, limits: Limits) -> tuple[int, str]:
+    """The older name and the newer one of the same number, and which of them it came by."""
+    named, by = 0, "max_tokens"
     for name in ("max_tokens", "max_completion_tokens"):
         if name in fields:
-            named = fields.integer(name, 1, least=1, most=limits.answer_tokens)
-    return named
+            named, by = fields.integer(name, 1, least=1, most=limits.answer_tokens), name
+    return named, by
 
 
 def _beams(fields: Fields, limits: Limits, samples: int, is_streamed: bool) -> int:
