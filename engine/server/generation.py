@@ -14,6 +14,7 @@ from engine.refused import TokenizerRefused
 from engine.requests import Request
 from engine.server.asked import Asked, Prompt, Usage
 from engine.server.bridge import Bridge, Job
+from engine.server.controls import cut_at_marks, mark_controls
 from engine.server.errors import ApiError, invalid, not_served, time_is_over, too_large
 from engine.server.inbox import End, Inbox, News
 from engine.server.limits import Limits
@@ -105,8 +106,13 @@ class Generation:
         """In a thread: a long text takes a while, and others are to be answered meanwhile."""
         if isinstance(prompt, list):
             return _Prompt("", _check_tokens(prompt, self._shop.words.vocab_size))
-        text = prompt if isinstance(prompt, str) else await self._render(prompt.messages)
-        _check_text(text, self._asked.field)
+        if isinstance(prompt, str):
+            _check_text(prompt, self._asked.field)
+            text = prompt
+        else:
+            for place, message in enumerate(prompt.messages):
+                _check_text(message["content"], f"{self._asked.field}[{place}].content")
+            text = await self._render(prompt.messages)
         pieces = self._shop.sessions.split(self._asked.parameters.session, text)
         words = self._shop.words
         first = words.encode_prompt if isinstance(prompt, str) else words.encode
@@ -117,13 +123,17 @@ class Generation:
 
     async def _render(self, messages: Sequence[Message]) -> str:
         try:
-            return await asyncio.to_thread(self._shop.words.render, messages)
+            return await asyncio.to_thread(self._render_marked, messages)
         except TemplateError as error:
             raise invalid(f"The model's template refuses this conversation: {error}", "messages") from error
         except TokenizerRefused:
             raise invalid(
                 "This model is not made for conversations; use /v1/completions.", "messages"
             ) from None
+
+    def _render_marked(self, messages: Sequence[Message]) -> str:
+        words = self._shop.words
+        return words.render(mark_controls(messages, words.control_names))
 
     def _requests(self) -> list[Request]:
         parameters = self._asked.parameters
@@ -181,10 +191,13 @@ def _join(
 ) -> list[int]:
     tokens: list[int] = []
     for place, piece in enumerate(pieces):
-        if isinstance(piece, str):
-            tokens += encode(piece) if place else encode_first(piece)
-        else:
+        if isinstance(piece, list):
             tokens += piece
+            continue
+        first, *others = cut_at_marks(piece)
+        tokens += encode(first) if place else encode_first(first)
+        for other in others:
+            tokens += encode(other)
     return tokens
 
 
