@@ -16,6 +16,7 @@ from engine.server.asked import Asked, Prompt, Usage
 from engine.server.bridge import Bridge, Job
 from engine.server.controls import cut_at_marks, mark_controls
 from engine.server.errors import ApiError, invalid, not_served, time_is_over, too_large
+from engine.server.fields import check_text
 from engine.server.inbox import End, Inbox, News
 from engine.server.limits import Limits
 from engine.server.metrics import Metrics
@@ -107,11 +108,11 @@ class Generation:
         if isinstance(prompt, list):
             return _Prompt("", _check_tokens(prompt, self._shop.words.vocab_size))
         if isinstance(prompt, str):
-            _check_text(prompt, self._asked.field)
+            check_text(prompt, self._asked.field)
             text = prompt
         else:
             for place, message in enumerate(prompt.messages):
-                _check_text(message["content"], f"{self._asked.field}[{place}].content")
+                check_text(message["content"], f"{self._asked.field}[{place}].content")
             text = await self._render(prompt.messages)
         pieces = self._shop.sessions.split(self._asked.parameters.session, text)
         words = self._shop.words
@@ -205,13 +206,6 @@ def _check_tokens(tokens: list[int], vocab_size: int) -> list[int]:
     if min(tokens) < 0 or max(tokens) >= vocab_size:
         raise invalid(f"A prompt's tokens must be from 0 to {vocab_size - 1}.", "prompt", "invalid_value")
     return tokens
-
-
-def _check_text(text: str, field: str) -> None:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise invalid(f"{field} must be text that UTF-8 can hold.", field, "invalid_value") from None
 
 
 def _to_error(news: News, seconds: float) -> ApiError:
