@@ -79,6 +79,19 @@ def test_answers_that_only_fit_one_by_one_are_computed(client):
     assert completion.usage.completion_tokens == 3 * LONGEST
 
 
+def test_answers_that_share_the_last_frame_of_all_end_with_their_first_token(client):
+    """To write to it each needs a copy, and there is no frame for one: each pushed out the others for ever."""
+    asked = {"model": "tiny", "prompt": [1] * (CAPACITY - 10), "n": 2, "seed": 1}
+    with pytest.raises(openai.BadRequestError, match="at most 1 for each of 2 at once"):
+        client.completions.create(**asked, max_tokens=2)
+    completion = client.completions.create(**asked)
+    assert [choice.finish_reason for choice in completion.choices] == ["length"] * 2
+    assert completion.usage.completion_tokens == 2
+    # A frame less, and there is.
+    asked["prompt"] = [1] * (CAPACITY - 26)
+    assert client.completions.create(**asked, max_tokens=27).usage.completion_tokens == 2 * 27
+
+
 def test_beams_have_to_fit_at_once(client):
     """Each waits for all others with every token."""
     # The prompt's 15 full blocks once, and one of the other 5 for each.
