@@ -80,7 +80,7 @@ def test_answers_that_only_fit_one_by_one_are_computed(client):
 
 
 def test_answers_that_share_the_last_frame_of_all_end_with_their_first_token(client):
-    """To write to it each needs a copy, and there is no frame for one: each pushed out the others for ever."""
+    """To write to it each needs a copy, and there is no frame for it: each pushed out the others for ever."""
     asked = {"model": "tiny", "prompt": [1] * (CAPACITY - 10), "n": 2, "seed": 1}
     with pytest.raises(openai.BadRequestError, match="at most 1 for each of 2 at once"):
         client.completions.create(**asked, max_tokens=2)
