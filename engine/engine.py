@@ -19,7 +19,7 @@ from functools import partial
 
 import torch
 
-from engine.acceptance import EngineError, check_request
+from engine.acceptance import AnswerRoom, EngineError, check_request, find_answer_room
 from engine.batching import make_batch
 from engine.device import CpuDevice, Device, DeviceRefused
 from engine.digests import Digests, Memory
@@ -100,6 +100,8 @@ class Engine:
         self._sent: tuple[list[pb.Operation], PendingStep] | None = None
         # The frames as bytes, uint8[frames, stride], and as the model sees them.
         self._frames = self._pool = torch.empty(0)
+        # Of the pool that it has, or had last.
+        self._frame_count = 0
         self._news: list[Stream] = []
         self._timings = Timings()
         self._lost_at: float | None = None
@@ -125,6 +127,17 @@ class Engine:
     def figures(self) -> Figures:
         """As they were lately; from any thread."""
         return self._counting.latest
+
+    def find_answer_room(self, prompt_tokens: int, *, samples: int, beams: int) -> AnswerRoom:
+        """By the pool that it has, or had last; from any thread."""
+        return find_answer_room(
+            prompt_tokens,
+            samples=samples,
+            beams=beams,
+            block_tokens=self._block_tokens,
+            frame_count=self._frame_count,
+            promises=self._promises,
+        )
 
     def submit(self, request: Request) -> Stream:
         """Refuses what could never be computed; whether there is memory for it the store will say."""
@@ -226,8 +239,9 @@ class Engine:
             self._client.close()
             raise
         self._pool = self._kv_layout.view(self._frames)
+        self._frame_count = self._client.frame_count
         if self._promises is not None:
-            self._promises.frame_count = self._client.frame_count
+            self._promises.frame_count = self._frame_count
         self._lost_at = None
         self.attachments += 1
         return True

@@ -43,6 +43,9 @@ class Tokenizer:
         self._names = names
         self.eos_ids = eos_ids
         self.vocab_size: int = encoder.get_vocab_size()
+        # Texts that become control tokens.
+        added = encoder.get_added_tokens_decoder().values()
+        self.control_names = frozenset(token.content for token in added if token.special)
         try:
             self._template = None if template is None else _make_sandbox().from_string(template)
         except TemplateSyntaxError as error:

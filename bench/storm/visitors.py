@@ -167,7 +167,7 @@ class Visitor:
         messages = [{"role": "user", "content": "hello"}]
         nonsense: list[tuple[dict[str, Any] | bytes, str]] = [
             ({"model": "huge", "messages": messages}, "model_not_found"),
-            ({"model": self._setting.model, "messages": []}, "invalid_type"),
+            ({"model": self._setting.model, "messages": []}, "invalid_value"),
             ({"model": self._setting.model, "messages": messages, "n": 0}, "invalid_value"),
             ({"model": self._setting.model, "messages": messages, "tool": 1}, "unknown_parameter"),
             (b'{"model":', "invalid_request_error"),

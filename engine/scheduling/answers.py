@@ -129,6 +129,11 @@ class Answers:
         return []
 
     def _fail(self, stream: Stream) -> None:
+        """What it has told of its answer stays told: that ends here, as with a shorter `max_new_tokens`."""
+        if stream.margins:
+            stream.state = StreamState.FINISHED
+            self._roster.end(stream)
+            return
         blocks = -(-len(stream.tokens) // self._block_tokens)
         stream.reason = (
             f"its {len(stream.tokens)} tokens need {blocks} blocks, and the GPU tier can never hold so many"

@@ -28,6 +28,10 @@ async def _read_checked(request: Request, limits: Limits) -> bytes:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise invalid("The Content-Type must be application/json.")
+    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+    if encoding not in ("", "identity"):
+        told = f"A body of Content-Encoding {encoding[:32]} is not taken; send it as it is."
+        raise ApiError(415, told, code="unsupported_encoding")
     length = request.headers.get("content-length", "")
     if length.isdecimal() and int(length) > limits.body_bytes:
         raise _too_long(limits)

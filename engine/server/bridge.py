@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 
+from engine.acceptance import AnswerRoom
 from engine.engine import Engine, EngineError
 from engine.figures import NO_FIGURES, Figures
 from engine.requests import Request, Stream, StreamState
@@ -76,6 +77,13 @@ class Bridge:
         """Of the engine's memory; all zero where there is no engine."""
         engine = self._engine
         return NO_FIGURES if engine is None else engine.figures
+
+    def find_answer_room(self, prompt_tokens: int, *, samples: int, beams: int) -> AnswerRoom:
+        """How long an answer memory can ever hold behind such a prompt."""
+        engine = self._engine
+        if engine is None:
+            raise not_served()
+        return engine.find_answer_room(prompt_tokens, samples=samples, beams=beams)
 
     def start(self) -> None:
         """Returns when the engine has attached; raises what has kept it from that."""

@@ -35,8 +35,12 @@ def read_chat(fields: Fields, limits: Limits) -> Asked:
 
 def _read_messages(fields: Fields, limits: Limits) -> list[Message]:
     values = fields.take("messages")
-    if not isinstance(values, list) or not values:
-        raise fields.wrong("messages", "a list of at least one message", values)
+    if values is None:
+        raise invalid("You must provide a messages parameter.", "messages", "missing_parameter")
+    if not isinstance(values, list):
+        raise fields.wrong("messages", "a list of messages", values)
+    if not values:
+        raise invalid("messages must have at least one message.", "messages", "invalid_value")
     if len(values) > limits.messages:
         raise invalid(f"messages may be at most {limits.messages}.", "messages", "array_above_max_length")
     return [_read_message(value, f"messages[{place}]") for place, value in enumerate(values)]
@@ -49,10 +53,14 @@ def _read_message(value: Any, path: str) -> Message:
     role = fields.text("role")
     if role not in ROLES:
         raise invalid(f"{path}.role must be one of {', '.join(ROLES)}.", f"{path}.role", "invalid_value")
+    if "content" not in fields and role != "assistant":
+        what = f"{path}.content must be a string or a list of parts; it is missing."
+        raise invalid(what, f"{path}.content", "missing_parameter")
     content = _read_content(fields, path)
     # Of no effect; as clients send back what they were sent.
-    for name in ("name", "refusal", "annotations"):
-        fields.take(name)
+    fields.text("name")
+    fields.text("refusal")
+    fields.take("annotations")
     if fields.take("tool_calls", []) != []:
         raise invalid(
             "Tools are not supported by this server.", f"{path}.tool_calls", "unsupported_parameter"

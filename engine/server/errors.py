@@ -7,6 +7,7 @@ from typing import Any
 
 __all__ = [
     "ApiError",
+    "answer_too_large",
     "invalid",
     "model_not_found",
     "not_served",
@@ -100,9 +101,22 @@ def time_is_over(seconds: float) -> ApiError:
     )
 
 
-def too_large(reason: str) -> ApiError:
-    """The engine can never compute it: the reason is its own."""
-    return invalid(f"The request can't be computed here: {reason}.", code="memory_exceeded")
+def too_large(reason: str, param: str | None = None) -> ApiError:
+    """The engine can never compute it."""
+    return invalid(f"The request can't be computed here: {reason}.", param, "memory_exceeded")
+
+
+def answer_too_large(field: str, tokens: int, prompt_tokens: int, tokens_max: int, at_once: int) -> ApiError:
+    """`tokens` of an answer were asked for by `field`, and behind this prompt there is room for `tokens_max`,
+    with so many
+    `at_once`."""
+    each = f" for each of {at_once} at once" if at_once > 1 else ""
+    message = (
+        f"{field} is {tokens}, but behind the {prompt_tokens} tokens of this prompt the KV memory has room "
+        f"for at most {tokens_max}{each}. Please set {field} to that or less, leave it out to get what "
+        "there is room for, or shorten the prompt."
+    )
+    return invalid(message, field, "memory_exceeded")
 
 
 def not_served() -> ApiError:

@@ -5,12 +5,24 @@ Tests: tests/engine/server/test_fields.py.
 """
 
 import json
+import sys
 from collections.abc import Mapping
 from typing import Any
 
 from engine.server.errors import ApiError, invalid
 
-__all__ = ["Fields"]
+__all__ = ["Fields", "check_text"]
+
+# Types of values as JSON calls them.
+NAMES = {
+    dict: "an object",
+    list: "a list",
+    str: "a string",
+    int: "an integer",
+    float: "a number",
+    bool: "true or false",
+    type(None): "null",
+}
 
 
 class Fields:
@@ -23,8 +35,13 @@ class Fields:
     def parse(cls, body: bytes) -> "Fields":
         try:
             value = json.loads(body, parse_constant=_refuse_constant)
-        except (ValueError, RecursionError):
+        except (json.JSONDecodeError, UnicodeDecodeError, _NotJSON):
             raise invalid("The body is not valid JSON.") from None
+        except RecursionError:
+            raise invalid("The body's JSON is nested too deeply.") from None
+        except ValueError:
+            digits = sys.get_int_max_str_digits()
+            raise invalid(f"The body's JSON has an integer of more than {digits} digits.") from None
         if not isinstance(value, dict):
             raise invalid("The body must be a JSON object.")
         return cls(value)
@@ -78,7 +95,7 @@ class Fields:
 
     def wrong(self, name: str, wanted: str, value: object) -> ApiError:
         where = self._path + name
-        return invalid(f"{where} must be {wanted}, not {type(value).__name__}.", where, "invalid_type")
+        return invalid(f"{where} must be {wanted}, not {NAMES[type(value)]}.", where, "invalid_type")
 
     def _check_range(self, name: str, value: float, least: float, most: float) -> None:
         # An integer may be larger than any float; what is no number is in no range.
@@ -89,5 +106,17 @@ class Fields:
             )
 
 
+class _NotJSON(Exception):
+    pass
+
+
 def _refuse_constant(name: str) -> float:
-    raise ValueError(f"{name} is not JSON")
+    raise _NotJSON(name)
+
+
+def check_text(text: str, field: str) -> None:
+    """JSON can name half of a surrogate pair, which is no character."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise invalid(f"{field} must be text that UTF-8 can hold.", field, "invalid_value") from None

@@ -14,10 +14,13 @@ from engine.refused import TokenizerRefused
 from engine.requests import Request
 from engine.server.asked import Asked, Prompt, Usage
 from engine.server.bridge import Bridge, Job
-from engine.server.errors import ApiError, invalid, not_served, prompt_too_long, time_is_over, too_large
+from engine.server.controls import cut_at_marks, mark_controls
+from engine.server.errors import ApiError, invalid, not_served, time_is_over, too_large
+from engine.server.fields import check_text
 from engine.server.inbox import End, Inbox, News
 from engine.server.limits import Limits
 from engine.server.metrics import Metrics
+from engine.server.room import answer_tokens
 from engine.server.sessions import Piece, SessionTokens
 from engine.server.speaker import Speaker
 from engine.server.words import Message, Words
@@ -104,8 +107,13 @@ class Generation:
         """In a thread: a long text takes a while, and others are to be answered meanwhile."""
         if isinstance(prompt, list):
             return _Prompt("", _check_tokens(prompt, self._shop.words.vocab_size))
-        text = prompt if isinstance(prompt, str) else await self._render(prompt.messages)
-        _check_text(text, self._asked.field)
+        if isinstance(prompt, str):
+            check_text(prompt, self._asked.field)
+            text = prompt
+        else:
+            for place, message in enumerate(prompt.messages):
+                check_text(message["content"], f"{self._asked.field}[{place}].content")
+            text = await self._render(prompt.messages)
         pieces = self._shop.sessions.split(self._asked.parameters.session, text)
         words = self._shop.words
         first = words.encode_prompt if isinstance(prompt, str) else words.encode
@@ -116,7 +124,7 @@ class Generation:
 
     async def _render(self, messages: Sequence[Message]) -> str:
         try:
-            return await asyncio.to_thread(self._shop.words.render, messages)
+            return await asyncio.to_thread(self._render_marked, messages)
         except TemplateError as error:
             raise invalid(f"The model's template refuses this conversation: {error}", "messages") from error
         except TokenizerRefused:
@@ -124,21 +132,19 @@ class Generation:
                 "This model is not made for conversations; use /v1/completions.", "messages"
             ) from None
 
+    def _render_marked(self, messages: Sequence[Message]) -> str:
+        words = self._shop.words
+        return words.render(mark_controls(messages, words.control_names))
+
     def _requests(self) -> list[Request]:
-        parameters, limits = self._asked.parameters, self._shop.limits
+        parameters = self._asked.parameters
         requests = []
         for place, prompt in enumerate(self._prompts):
-            room = self._shop.context_tokens - len(prompt.tokens)
-            wanted = parameters.answer_tokens or self._asked.answer_tokens_default
-            if room < max(wanted, 1):
-                raise prompt_too_long(
-                    len(prompt.tokens), max(wanted, 1), self._shop.context_tokens, self._asked.field
-                )
             requests.append(
                 Request(
                     id=str(place),
                     prompt=tuple(prompt.tokens),
-                    max_new_tokens=wanted or min(room, limits.answer_tokens_default, limits.answer_tokens),
+                    max_new_tokens=self._answer_tokens(len(prompt.tokens)),
                     session=parameters.session,
                     turn=self._asked.turn if parameters.session else 0,
                     user=parameters.user,
@@ -150,6 +156,16 @@ class Generation:
                 )
             )
         return requests
+
+    def _answer_tokens(self, prompt_tokens: int) -> int:
+        samples, beams = self._asked.parameters.samples, self._asked.parameters.beams
+        return answer_tokens(
+            self._asked,
+            prompt_tokens,
+            context_tokens=self._shop.context_tokens,
+            memory=self._shop.bridge.find_answer_room(prompt_tokens, samples=samples, beams=beams),
+            limits=self._shop.limits,
+        )
 
     def _hear(self, job: Job, answer: int, news: News) -> Spoken:
         if news.end in (End.FAILED, End.LATE, End.CLOSED):
@@ -176,10 +192,13 @@ def _join(
 ) -> list[int]:
     tokens: list[int] = []
     for place, piece in enumerate(pieces):
-        if isinstance(piece, str):
-            tokens += encode(piece) if place else encode_first(piece)
-        else:
+        if isinstance(piece, list):
             tokens += piece
+            continue
+        first, *others = cut_at_marks(piece)
+        tokens += encode(first) if place else encode_first(first)
+        for other in others:
+            tokens += encode(other)
     return tokens
 
 
@@ -187,13 +206,6 @@ def _check_tokens(tokens: list[int], vocab_size: int) -> list[int]:
     if min(tokens) < 0 or max(tokens) >= vocab_size:
         raise invalid(f"A prompt's tokens must be from 0 to {vocab_size - 1}.", "prompt", "invalid_value")
     return tokens
-
-
-def _check_text(text: str, field: str) -> None:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise invalid(f"{field} must be text that UTF-8 can hold.", field, "invalid_value") from None
 
 
 def _to_error(news: News, seconds: float) -> ApiError:

@@ -5,12 +5,13 @@ Tests: tests/engine/server/test_fields.py.
 """
 
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from engine.sampling import Sampling
 from engine.server.errors import invalid
-from engine.server.fields import Fields
+from engine.server.fields import Fields, check_text
 from engine.server.limits import Limits
 
 __all__ = ["Parameters", "read_parameters"]
@@ -19,15 +20,15 @@ SEED_END = 1 << 63
 PRIORITY_MAX = 8
 # Bytes in UTF-8, as the store has it.
 SESSION_BYTES_MAX = 256
-# Of no effect on an answer here.
-IGNORED = (
-    "metadata",
-    "store",
-    "service_tier",
-    "safety_identifier",
-    "prompt_cache_key",
-    "parallel_tool_calls",
-)
+# Of no effect on an answer here, but of these types.
+IGNORED: dict[str, Callable[[Fields, str], object]] = {
+    "metadata": Fields.nested,
+    "store": Fields.flag,
+    "service_tier": Fields.text,
+    "safety_identifier": Fields.text,
+    "prompt_cache_key": Fields.text,
+    "parallel_tool_calls": Fields.flag,
+}
 # Values that ask for nothing.
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "audio": (),
@@ -60,6 +61,8 @@ class Parameters:
     beams: int
     # 0: as many as there is room for.
     answer_tokens: int
+    # The field that names them.
+    answer_field: str
     stops: tuple[str, ...]
     is_streamed: bool
     # Whether a stream ends with what it has used.
@@ -79,11 +82,13 @@ def read_parameters(fields: Fields, limits: Limits) -> Parameters:
         raise invalid("You must provide a model parameter.", "model", "missing_parameter")
     samples = fields.integer("n", 1, least=1, most=limits.choices)
     user = fields.text("user")
+    check_text(user, "user")
     is_streamed = fields.flag("stream")
     options = fields.nested("stream_options")
     tells_usage = options.flag("include_usage")
     options.flag("include_obfuscation")
     options.end()
+    answer_tokens, answer_field = _answer_tokens(fields, limits)
     parameters = Parameters(
         model=model,
         sampling=Sampling(
@@ -93,7 +98,8 @@ def read_parameters(fields: Fields, limits: Limits) -> Parameters:
         ),
         samples=samples,
         beams=_beams(fields, limits, samples, is_streamed),
-        answer_tokens=_answer_tokens(fields, limits),
+        answer_tokens=answer_tokens,
+        answer_field=answer_field,
         stops=_stops(fields, limits),
         is_streamed=is_streamed,
         tells_usage=is_streamed and tells_usage,
@@ -109,13 +115,13 @@ def read_parameters(fields: Fields, limits: Limits) -> Parameters:
     return parameters
 
 
-def _answer_tokens(fields: Fields, limits: Limits) -> int:
-    """The older name and the newer one of the same number."""
-    named = 0
+def _answer_tokens(fields: Fields, limits: Limits) -> tuple[int, str]:
+    """The older name and the newer one of the same number, and which of them it came by."""
+    named, by = 0, "max_tokens"
     for name in ("max_tokens", "max_completion_tokens"):
         if name in fields:
-            named = fields.integer(name, 1, least=1, most=limits.answer_tokens)
-    return named
+            named, by = fields.integer(name, 1, least=1, most=limits.answer_tokens), name
+    return named, by
 
 
 def _beams(fields: Fields, limits: Limits, samples: int, is_streamed: bool) -> int:
@@ -134,17 +140,13 @@ def _beams(fields: Fields, limits: Limits, samples: int, is_streamed: bool) -> i
 
 
 def _session(fields: Fields, user: str) -> str:
+    """The user's name, where there is none of its own."""
+    name = "session" if "session" in fields else "user"
     session = fields.text("session", user)
-    try:
-        length = len(session.encode())
-    except UnicodeEncodeError:
-        raise invalid("session must be text that UTF-8 can hold.", "session", "invalid_value") from None
-    if length > SESSION_BYTES_MAX:
-        raise invalid(
-            f"session, or user, may have at most {SESSION_BYTES_MAX} bytes in UTF-8.",
-            "session",
-            "invalid_value",
-        )
+    check_text(session, name)
+    if len(session.encode()) > SESSION_BYTES_MAX:
+        what = name if name == "session" else "user, which names the session here,"
+        raise invalid(f"{what} may have at most {SESSION_BYTES_MAX} bytes in UTF-8.", name, "invalid_value")
     return session
 
 
@@ -161,12 +163,19 @@ def _stops(fields: Fields, limits: Limits) -> tuple[str, ...]:
         raise invalid(
             f"Each stop string has 1 to {limits.stop_characters} characters.", "stop", "invalid_value"
         )
+    for each in strings:
+        check_text(each, "stop")
     return tuple(strings)
 
 
 def _refuse_unsupported(fields: Fields) -> None:
-    for name in IGNORED:
-        fields.take(name)
+    for name, read in IGNORED.items():
+        read(fields, name)
     for name, neutral in NEUTRAL.items():
-        if name in fields and fields.take(name) not in neutral:
+        if name in fields and not _is_one_of(fields.take(name), neutral):
             raise invalid(f"{name} is not supported by this server.", name, "unsupported_parameter")
+
+
+def _is_one_of(value: Any, neutral: tuple[Any, ...]) -> bool:
+    """0 is not false: `logprobs: 0` asks a completion for something."""
+    return any(value == each and isinstance(value, bool) == isinstance(each, bool) for each in neutral)

@@ -6,12 +6,19 @@ Tests: tests/engine/server/test_connections.py.
 """
 
 import asyncio
+import logging
+import math
 
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from engine.server.limits import Limits
 
 __all__ = ["protocol_with"]
+
+# What is met with each connection is told no more often.
+TELL_SECONDS = 60.0
+
+log = logging.getLogger(__name__)
 
 
 def protocol_with(limits: Limits) -> type[asyncio.Protocol]:
@@ -25,15 +32,28 @@ def protocol_with(limits: Limits) -> type[asyncio.Protocol]:
 
 class _BoundedProtocol(H11Protocol):
     bounds: Limits
+    # By the loop's time: of all connections of a server.
+    tell_from = -math.inf
     _receiving: asyncio.TimerHandle | None = None
     _sending: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         if len(self.connections) > self.bounds.connections:
+            self._tell_full()
             transport.abort()
         else:
             self._receiving = self.loop.call_later(self.bounds.receive_seconds, transport.abort)
+
+    def _tell_full(self) -> None:
+        """Those who are turned away see a reset and nothing else, so the log says why, now and then."""
+        kind, now = type(self), self.loop.time()
+        if now >= kind.tell_from:
+            kind.tell_from = now + TELL_SECONDS
+            log.warning(
+                "all %d connections that may be open are, and more are closed at once (--connections)",
+                self.bounds.connections,
+            )
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)

@@ -96,7 +96,7 @@ def _found(session: _Session, text: str) -> list[_Answer]:
         if end > len(text):
             break
         # One pass over the text, however many answers there are.
-        hasher.update(text[hashed:end].encode())
+        hasher.update(_bytes(text[hashed:end]))
         hashed = end
         if hasher.digest() == answer.digest:
             found.append(answer)
@@ -104,4 +104,9 @@ def _found(session: _Session, text: str) -> list[_Answer]:
 
 
 def _digest(text: str) -> bytes:
-    return hashlib.sha256(text.encode()).digest()
+    return hashlib.sha256(_bytes(text)).digest()
+
+
+def _bytes(text: str) -> bytes:
+    """A text may have marks (`controls.py`), which UTF-8 can't hold."""
+    return text.encode("utf-8", "surrogatepass")

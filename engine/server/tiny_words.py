@@ -25,6 +25,7 @@ class TinyWords:
 
     vocab_size = VOCAB_SIZE
     eos_ids = frozenset({END})
+    control_names = frozenset(NAMES)
 
     def __init__(self) -> None:
         self._bytes = {**{at: bytes([at]) for at in range(256)}, BEGIN: b"", END: b""}

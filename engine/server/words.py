@@ -20,6 +20,11 @@ class Words(Protocol):
         """Tokens that end an answer."""
         ...
 
+    @property
+    def control_names(self) -> frozenset[str]:
+        """Texts that `encode` takes for control tokens."""
+        ...
+
     def encode(self, text: str) -> list[int]:
         """A control token's name in the text becomes that token."""
         ...

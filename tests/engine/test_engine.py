@@ -177,8 +177,9 @@ def test_what_can_never_fit_fails_and_nothing_else(tmp_path, model):
         run_to_end(engine)
         assert large.state is StreamState.FAILED
         assert "25 blocks" in large.reason
-        assert grown.state is StreamState.FAILED
-        assert len(grown.tokens) == 321
+        # What it has of its answer it keeps.
+        assert grown.state is StreamState.FINISHED
+        assert len(grown.answer) == 11
         assert_as_plain(model, [small])
         with pytest.raises(EngineError, match="more than the model's"):
             engine.submit(Request(id="long", prompt=(1,) * 4000, max_new_tokens=200))

@@ -5,7 +5,7 @@ import pytest
 from engine.requests import CHUNK_TOKENS, Cached, StreamState
 from kvstore.client import BlockTables, block_keys
 from kvstore.v1 import kvstore_pb2 as pb
-from tests.engine.talk import BLOCK_TOKENS, Talk, granted, kinds, moved
+from tests.engine.talk import BLOCK_TOKENS, Talk, granted, kinds, moved, refused
 
 
 @pytest.mark.parametrize(("tokens", "keys", "room"), [(33, 2, 48), (32, 1, 32), (16, 0, 16), (1, 0, 16)])
@@ -101,6 +101,28 @@ def test_what_can_never_fit_fails_with_a_reason_and_the_rest_goes_on():
     assert "250 blocks" in large.reason
     assert talk.changed == [large, small]
     assert talk.run() == ([small], 20)
+
+
+def test_an_answer_that_memory_can_no_longer_hold_ends_with_what_it_has():
+    """As when the service comes back with a smaller GPU tier."""
+    talk = Talk()
+    stream = talk.submit(31, answer=9)
+    talk.run_to_decode(granted, 1)
+    talk.run()
+
+    def never(operation: pb.Operation) -> pb.Result:
+        result = refused([stream.sequence], frames_short=0)(operation)
+        for other in result.grow.others:
+            other.result.outcome = pb.OUTCOME_NEVER
+        return result
+
+    while stream.has_room:
+        talk.step(granted)
+        talk.run()
+    told = list(stream.answer)
+    talk.step(never)
+    assert (stream.state, stream.answer) == (StreamState.FINISHED, told)
+    assert kinds(talk.step(granted)) == ["free"]
 
 
 def test_a_load_that_brings_less_leaves_more_to_compute():

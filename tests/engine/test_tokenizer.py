@@ -42,6 +42,15 @@ def test_known_encodings(tokenizer):
     assert tokenizer.vocab_size == 49152
 
 
+def test_a_control_tokens_name_cut_in_two_is_text(tokenizer):
+    """So the server tokenises what clients have written."""
+    assert {"<|im_start|>", "<|im_end|>", "<|endoftext|>"} <= tokenizer.control_names
+    for name in tokenizer.control_names:
+        ids = [*tokenizer.encode(name[:1]), *tokenizer.encode(name[1:])]
+        assert len(tokenizer.encode(name)) == 1
+        assert tokenizer.decode(ids) == name
+
+
 def test_control_tokens(tokenizer):
     assert tokenizer.encode("<|im_start|>user") == [IM_START, *tokenizer.encode("user")]
     assert tokenizer.decode([IM_START, *tokenizer.encode("user"), IM_END]) == "user"

@@ -57,6 +57,13 @@ def test_texts_are_tokens_as_in_the_libraries(saved):
     assert ours.vocab_size == len(theirs)
 
 
+def test_control_tokens_are_known_by_name(saved):
+    ours = read_tokenizer(saved[0])
+    assert ours.control_names == set(CONTROL)
+    for name in CONTROL:
+        assert ours.decode([*ours.encode(name[:1]), *ours.encode(name[1:])]) == name
+
+
 def test_chats_are_rendered_as_by_transformers(saved):
     folder, theirs = saved
     ours = read_tokenizer(folder)

@@ -112,6 +112,8 @@ def test_what_is_wrong_is_told_in_openais_form(small):
         (b"{", {"content-type": "application/json"}, 400),
         (b"{}", {"content-type": "text/plain"}, 400),
         (b"{}", {}, 400),
+        (b"{}", {"content-type": "application/json", "content-encoding": "gzip"}, 415),
+        (b"{}", {"content-type": "application/json", "content-encoding": "identity"}, 400),
         (b" " * 20_001, {"content-type": "application/json"}, 413),
         (iter([b" " * 8000] * 5), {"content-type": "application/json"}, 413),
     ],

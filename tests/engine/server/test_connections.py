@@ -112,12 +112,18 @@ def test_what_is_no_http_is_no_matter_for_the_log(strict, caplog):
     assert not caplog.records
 
 
-def test_more_connections_than_there_may_be_are_closed(strict):
+def test_more_connections_than_there_may_be_are_closed(strict, caplog):
     with ExitStack() as stack:
         for _ in range(LIMITS.connections):
             stack.enter_context(connected(strict))
         fifth = stack.enter_context(connected(strict))
         assert is_cut(fifth)
+        # The log says why, and not for each.
+        sixth = stack.enter_context(connected(strict))
+        assert is_cut(sixth)
+    assert [each.getMessage() for each in caplog.records] == [
+        "all 4 connections that may be open are, and more are closed at once (--connections)"
+    ]
     until(lambda: httpx.get(strict.url + "/health").status_code == 200)
 
 

@@ -50,6 +50,10 @@ def test_a_body_that_is_no_json_object_is_refused(body):
         ({"messages": ["hi"]}, "messages[0]"),
         ({"messages": [{"role": "boss", "content": "x"}]}, "messages[0].role"),
         ({"messages": [{"role": "user", "content": 3}]}, "messages[0].content"),
+        ({"messages": [{"role": "user"}]}, "messages[0].content"),
+        ({"messages": [{"role": "system", "content": None}]}, "messages[0].content"),
+        ({"messages": [{"role": "user", "content": "x", "name": 3}]}, "messages[0].name"),
+        ({"messages": [{"role": "assistant", "content": "x", "refusal": 3}]}, "messages[0].refusal"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content[0]"),
         ({"messages": [{"role": "user", "content": "x", "mood": "good"}]}, "messages[0].mood"),
         ({"messages": [{"role": "assistant", "tool_calls": [{}]}]}, "messages[0].tool_calls"),
@@ -75,13 +79,26 @@ def test_a_body_that_is_no_json_object_is_refused(body):
         ({"stream": "yes"}, "stream"),
         ({"stream_options": {"speed": 1}}, "stream_options.speed"),
         ({"stream_options": 1}, "stream_options"),
-        ({"user": "ü" * 200}, "session"),
+        ({"user": "ü" * 200}, "user"),
+        ({"user": "\ud800"}, "user"),
+        ({"user": "\ud800", "session": "s"}, "user"),
+        ({"user": "u", "session": "ü" * 200}, "session"),
+        ({"stop": "\ud800"}, "stop"),
+        ({"stop": ["a", "\udfff"]}, "stop"),
         ({"session": "\ud800"}, "session"),
         ({"priority": 9}, "priority"),
         ({"priority": "high"}, "priority"),
         ({"timeout_seconds": 0}, "timeout_seconds"),
         ({"timeout_seconds": 1e9}, "timeout_seconds"),
         ({"logprobs": True}, "logprobs"),
+        ({"logprobs": 0}, "logprobs"),
+        ({"presence_penalty": False}, "presence_penalty"),
+        ({"store": "yes"}, "store"),
+        ({"metadata": [1]}, "metadata"),
+        ({"service_tier": 1}, "service_tier"),
+        ({"safety_identifier": 1}, "safety_identifier"),
+        ({"prompt_cache_key": {}}, "prompt_cache_key"),
+        ({"parallel_tool_calls": 1}, "parallel_tool_calls"),
         ({"tools": [{"type": "function"}]}, "tools"),
         ({"response_format": {"type": "json_object"}}, "response_format"),
         ({"presence_penalty": 0.5}, "presence_penalty"),
@@ -91,6 +108,37 @@ def test_a_body_that_is_no_json_object_is_refused(body):
 )
 def test_what_is_wrong_is_named(changes, param):
     assert refusal(chat, **changes)["param"] == param
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (b"[" * 100_000, "nested too deeply"),
+        (b'{"n":1' + b"0" * 5000 + b"}", "an integer of more than 4300 digits"),
+        (b'{"a": NaN}', "not valid JSON"),
+        (b"\xff", "not valid JSON"),
+    ],
+)
+def test_what_is_wrong_with_a_body_is_told(body, told):
+    with pytest.raises(ApiError, match=told):
+        Fields.parse(body)
+
+
+@pytest.mark.parametrize(
+    ("messages", "told"),
+    [
+        ([], "messages must have at least one message."),
+        (None, "You must provide a messages parameter."),
+        ({}, "messages must be a list of messages, not an object."),
+    ],
+)
+def test_messages_that_are_none(messages, told):
+    assert refusal(chat, messages=messages)["message"] == told
+
+
+def test_a_completion_that_asks_for_likelihoods_is_refused():
+    for count in (0, 1):
+        assert refusal(text, logprobs=count)["param"] == "logprobs"
 
 
 @pytest.mark.parametrize("prompt", [None, 3, [], [[]], ["a", 1], [1, "a"], [True], {"a": 1}, [[1], "a"]])
