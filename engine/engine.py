@@ -8,20 +8,19 @@ completed at the most, and its answer is taken when that pass is over: a CPU, wh
 done, has it sent before the pass begins, a GPU behind it. Who has come meanwhile, or waits for what has just
 come free, is not kept waiting for it: then another step is sent at once.
 
-When the service is lost the engine tries to attach again, once with each call, and then admits all unfinished
-requests by their keys, with the tokens that they have so far. Where its KV is kept without a service
-(`kv/in_process.py`) there is none to lose. Tests: tests/engine/test_engine.py, kv/test_set_ups.py.
+When the service is lost the engine tries to attach again (`attachment.py`), and then admits all unfinished
+requests by their keys, with the tokens that they have so far. Tests: tests/engine/test_engine.py,
+kv/test_set_ups.py.
 """
 
 import time
 from collections.abc import Sequence
 from functools import partial
 
-import torch
-
 from engine.acceptance import AnswerRoom, EngineError, check_request, find_answer_room
+from engine.attachment import Attachment
 from engine.batching import make_batch
-from engine.device import CpuDevice, Device, DeviceRefused
+from engine.device import CpuDevice, Device
 from engine.digests import Digests, Memory
 from engine.figures import Counting, Figures
 from engine.journeys import compare_received, note_given
@@ -33,19 +32,15 @@ from engine.scheduler import Scheduler
 from engine.scheduling.promises import Promises
 from engine.speaking import Speaking
 from engine.timings import Timings
-from kvstore.client import Layout, Refused, ServiceLost
+from kvstore.client import ServiceLost
 from kvstore.v1 import kvstore_pb2 as pb
 
-__all__ = ["BUILD", "Engine", "EngineError"]
+__all__ = ["Engine", "EngineError"]
 
-BUILD = "kvstore reference engine 1"
-# Longest wait for an event when nothing can run; while work of a device is under way, after which its end is
-# told; and pause between two tries to attach.
+# Longest wait for an event when nothing can run; and while work of a device is under way, after which its end
+# is told.
 WAIT_SECONDS = 0.1
 BUSY_WAIT_SECONDS = 0.002
-ATTACH_PAUSE_SECONDS = 0.1
-# Refusals of an Attach that pass by themselves, once the service had this engine.
-PASSING = ("DRAINING", "POOL_QUARANTINED", "TOO_MANY_ENGINES")
 
 
 class Engine:
@@ -72,13 +67,14 @@ class Engine:
         `attach_seconds`: how long a service may be away before that is an error; it may be set later too.
         `is_ahead`: each step is sent while the forward pass of the one before runs.
         """
-        self.attachments = 0
         self._digests = digests
         self._model = model
         self._device: Device = device or CpuDevice()
         self._client = client
         self._block_tokens = block_tokens
-        self.attach_seconds = attach_seconds
+        self._attachment = Attachment(
+            model, client, self._device, block_tokens=block_tokens, seconds=attach_seconds
+        )
         shares = set_up.has_service
         self._promises = None if set_up.preempts else Promises(block_tokens, shares=shares)
         self._scheduler = Scheduler(
@@ -87,25 +83,11 @@ class Engine:
         self._reserve_tokens = block_tokens if set_up.is_contiguous else None
         self._counting = Counting(block_tokens)
         self._speaking = Speaking(self._scheduler)
-        layout = model.config.kv_layout(block_tokens=block_tokens, dtype=model.weights.dtype)
-        self._kv_layout = layout
-        self._layout = Layout(
-            block_tokens=block_tokens,
-            block_bytes=layout.block_bytes,
-            fingerprint=layout.fingerprint(model.weights.digest),
-            description=layout.description(),
-        )
         self._is_ahead = is_ahead
         # A step that was sent ahead: what it asks for, and its answer to come.
         self._sent: tuple[list[pb.Operation], PendingStep] | None = None
-        # The frames as bytes, uint8[frames, stride], and as the model sees them.
-        self._frames = self._pool = torch.empty(0)
-        # Of the pool that it has, or had last.
-        self._frame_count = 0
         self._news: list[Stream] = []
         self._timings = Timings()
-        self._lost_at: float | None = None
-        self._lose()
         while not self._attach():
             pass
 
@@ -121,7 +103,20 @@ class Engine:
     @property
     def is_attached(self) -> bool:
         """False between the loss of the service and the Attach that succeeds."""
-        return self._lost_at is None
+        return self._attachment.is_there
+
+    @property
+    def attachments(self) -> int:
+        """How often it has attached."""
+        return self._attachment.count
+
+    @property
+    def attach_seconds(self) -> float:
+        return self._attachment.seconds
+
+    @attach_seconds.setter
+    def attach_seconds(self, seconds: float) -> None:
+        self._attachment.seconds = seconds
 
     @property
     def figures(self) -> Figures:
@@ -135,7 +130,7 @@ class Engine:
             samples=samples,
             beams=beams,
             block_tokens=self._block_tokens,
-            frame_count=self._frame_count,
+            frame_count=self._attachment.frame_count,
             promises=self._promises,
         )
 
@@ -161,7 +156,7 @@ class Engine:
             return []
         try:
             self._exchange()
-            if keys := self._scheduler.next_hint(len(self._frames)):
+            if keys := self._scheduler.next_hint(len(self._attachment.frames)):
                 self._client.prefetch(keys)
             work = self._scheduler.next_work()
             if work is not None:
@@ -194,7 +189,7 @@ class Engine:
         """Leaves the service, which frees what is still running."""
         try:
             # To leave is to say that no work is under way.
-            self._let_go()
+            self._attachment.let_go()
             if self._sent is not None:
                 self._sent[1].result()
             if self.is_attached:
@@ -205,50 +200,23 @@ class Engine:
             self._client.close()
 
     def _lose(self) -> None:
-        """The old pool is let go, or its memory would stay taken."""
-        self._lost_at = time.monotonic()
-        self._let_go()
+        self._attachment.lose()
         self._sent = None
         self._scheduler.start_over()
         self._timings = Timings()
         if self._digests is not None:
             self._digests.forget_tails()
 
-    def _let_go(self) -> None:
-        """No work is under way any more, and nothing holds the pool."""
-        self._device.let_go()
-        self._frames = self._pool = torch.empty(0)
-
     def _attach(self) -> bool:
-        """Tries once, and pauses where that fails; raises when it has failed for too long."""
-        try:
-            if self.attachments:
-                # Fails at once where nobody is there; an Attach would try for seconds, and nothing else done.
-                self._client.check_service()
-            self._client.attach(self._layout, build=BUILD)
-        except (ServiceLost, Refused) as error:
-            passes = isinstance(error, ServiceLost) or (self.attachments and error.reason in PASSING)
-            lost_at = self._lost_at or time.monotonic()
-            if not passes or time.monotonic() - lost_at >= self.attach_seconds:
-                raise
-            time.sleep(ATTACH_PAUSE_SECONDS)
+        if not self._attachment.try_attach():
             return False
-        try:
-            self._frames = self._device.open_pool(self._client.pools[0])
-        except DeviceRefused:
-            self._client.close()
-            raise
-        self._pool = self._kv_layout.view(self._frames)
-        self._frame_count = self._client.frame_count
         if self._promises is not None:
-            self._promises.frame_count = self._frame_count
-        self._lost_at = None
-        self.attachments += 1
+            self._promises.frame_count = self._attachment.frame_count
         return True
 
     @property
     def _memory(self) -> Memory:
-        return partial(self._device.read, self._frames)
+        return partial(self._device.read, self._attachment.frames)
 
     # ---------------------------------------------------------------- what the store is told
 
@@ -270,7 +238,7 @@ class Engine:
         if response.copies:
             sources = [copy.source for copy in response.copies]
             targets = [copy.target for copy in response.copies]
-            self._device.copy_frames(self._frames, sources, targets, self._layout.block_bytes)
+            self._device.copy_frames(self._attachment.frames, sources, targets, self._attachment.block_bytes)
         self._receive(self._scheduler.take(asked, response))
 
     def _send_ahead(self, work: Work) -> None:
@@ -306,7 +274,7 @@ class Engine:
         batch = make_batch(work, self._client.tables, self._block_tokens)
         if self._is_ahead and not self._device.is_late:
             self._send_ahead(work)
-        logits = self._device.forward(self._model, batch, self._pool)
+        logits = self._device.forward(self._model, batch, self._attachment.pool)
         if self._is_ahead and self._device.is_late:
             self._send_ahead(work)
         self._timings.note(self._client.next_step - 1, work)
