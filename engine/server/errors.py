@@ -107,9 +107,8 @@ def too_large(reason: str, param: str | None = None) -> ApiError:
 
 
 def answer_too_large(field: str, tokens: int, prompt_tokens: int, tokens_max: int, at_once: int) -> ApiError:
-    """`tokens` of an answer were asked for by `field`, and behind this prompt there is room for `tokens_max`,
-    with so many
-    `at_once`."""
+    """`field` has asked for so many tokens of an answer, and behind this prompt there is room for
+    `tokens_max`, with so many answers `at_once`."""
     each = f" for each of {at_once} at once" if at_once > 1 else ""
     message = (
         f"{field} is {tokens}, but behind the {prompt_tokens} tokens of this prompt the KV memory has room "
