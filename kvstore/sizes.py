@@ -23,6 +23,7 @@ UNITS = {
 }
 SIZE = re.compile(r"(?P<number>[0-9]+(\.[0-9]+)?) ?(?P<unit>[A-Za-z]*|%)")
 SIZE_REMEDY = "write bytes or a size with its unit: 512MiB, 2GiB"
+UNITS_REMEDY = "one of B, KiB, MiB, GiB, TiB, KB, MB, GB, TB"
 SIZE_MAX = 2**60
 
 
@@ -47,8 +48,7 @@ def parse_size(text: str, *, whole_bytes: int | None = None) -> int:
             raise SizeInvalid("more than all of it", "at most 100%")
         return int(whole_bytes * number / 100)
     if unit.upper() not in UNITS:
-        known = ", ".join(name for name in ("B", "KiB", "MiB", "GiB", "TiB", "KB", "MB", "GB", "TB"))
-        raise SizeInvalid(f"unknown unit {unit}", f"one of {known}")
+        raise SizeInvalid(f"unknown unit {unit}", UNITS_REMEDY)
     size = number * UNITS[unit.upper()]
     # Before it is made whole: so many digits are infinite.
     if size > SIZE_MAX:

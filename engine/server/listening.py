@@ -4,8 +4,9 @@ Nobody can connect before `listen`: who asks earlier is refused, and does not wa
 """
 
 import errno
-import os
 import socket
+
+from engine.server.flags import reason
 
 __all__ = ["CannotListen", "bind", "listen"]
 
@@ -21,9 +22,8 @@ class CannotListen(Exception):
     """The address is taken, or is none of this machine."""
 
     def __init__(self, host: str, port: int, error: OSError) -> None:
-        why = os.strerror(error.errno) if error.errno else str(error)
         remedy = REMEDIES.get(error.errno or 0, REMEDY)
-        super().__init__(f"--host {host} --port {port}: {why}; remedy: {remedy}")
+        super().__init__(f"--host {host} --port {port}: {reason(error)}; remedy: {remedy}")
 
 
 def bind(host: str, port: int) -> socket.socket:

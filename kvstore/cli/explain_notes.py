@@ -23,11 +23,11 @@ Source = Callable[[pb.ListDecisionsRequest, int], Answer]
 
 def notes(answer: Answer, request: pb.ListDecisionsRequest, source: Source) -> Iterator[str]:
     yield from answer.gaps
-    shown = len(answer.decisions)
-    if shown < answer.total:
-        left = counted(answer.total - shown, "decision")
+    left_out = answer.total - len(answer.decisions)
+    if left_out > 0:
+        left = counted(left_out, "decision")
         yield f"{left} before these left out: --limit {answer.total} shows them, --limit 0 all there are."
-    if shown:
+    if answer.decisions:
         return
     if answer.gaps:
         kind = f" of the kind {request.kind}" if request.kind else ""

@@ -51,6 +51,7 @@ __all__ = [
     "TooManyForgets",
     "TraceInvalid",
     "check",
+    "plural",
 ]
 
 
@@ -157,3 +158,8 @@ def check(condition: object, message: str) -> None:
     """Raises `CheckFailed` unless `condition` holds; unlike `assert`, also under `python -O`."""
     if not condition:
         raise CheckFailed(message)
+
+
+def plural(count: int, noun: str) -> str:
+    """1 block, 2 blocks."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
-from kvstore.core.errors import JournalInvalid
+from kvstore.core.errors import JournalInvalid, plural
 from kvstore.observe.codec import Undecodable, decode
 from kvstore.observe.folder import find_segments
 from kvstore.observe.framing import Frames, journal_invalid
@@ -57,7 +57,7 @@ class Run:
                 elif offset:
                     raise journal_invalid(path, f"a second heading at offset {offset}", "use a copy")
         if frames.torn_bytes:
-            self.torn = f"{path.name} ends in {_bytes(frames.torn_bytes)} of an unfinished record"
+            self.torn = f"{path.name} ends in {plural(frames.torn_bytes, 'byte')} of an unfinished record"
 
 
 def find_runs(path: Path) -> list[Run]:
@@ -114,10 +114,6 @@ def _open(path: Path) -> BinaryIO:
         return file
     file.close()
     raise journal_invalid(path, "is no regular file", "name a journal's folder, or one segment in it")
-
-
-def _bytes(count: int) -> str:
-    return f"{count} byte" if count == 1 else f"{count} bytes"
 
 
 def _unreadable(path: Path, error: OSError) -> JournalInvalid:

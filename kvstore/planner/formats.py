@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from kvstore.core.bounds import SESSION_BYTES_MAX
-from kvstore.core.errors import TraceInvalid
+from kvstore.core.errors import TraceInvalid, plural
 from kvstore.core.types import blocks_for_tokens
 from kvstore.planner.requests import Request
 
@@ -139,10 +139,10 @@ class Format:
                 path,
                 number,
                 self._ids,
-                _counted(blocks, "id"),
-                f"a prompt of {_counted(tokens, 'token')} takes "
-                f"{_counted(blocks_for_tokens(tokens, self.block_tokens), 'block')} of "
-                f"{_counted(self.block_tokens, 'token')}",
+                plural(blocks, "id"),
+                f"a prompt of {plural(tokens, 'token')} takes "
+                f"{plural(blocks_for_tokens(tokens, self.block_tokens), 'block')} of "
+                f"{plural(self.block_tokens, 'token')}",
                 "name each block once, the part-filled last one included; or say --block-tokens",
             )
         most = request.answered_blocks(self.block_tokens) - request.full_blocks(self.block_tokens)
@@ -151,8 +151,8 @@ class Format:
                 path,
                 number,
                 "answer",
-                _counted(len(request.answer_ids), "id"),
-                f"the answer fills {_counted(most, 'block')} of {_counted(self.block_tokens, 'token')}",
+                plural(len(request.answer_ids), "id"),
+                f"the answer fills {plural(most, 'block')} of {plural(self.block_tokens, 'token')}",
                 "name those that are full when it ends, the one that the prompt left part-filled included",
             )
         if (size := len(request.session.encode())) > SESSION_BYTES_MAX:
@@ -246,7 +246,3 @@ def _short(text: str) -> str:
 
 def _invalid(path: Path, number: int, field: str, value: object, what: str, remedy: str) -> TraceInvalid:
     return TraceInvalid(f"{path}, line {number}: {what}", field=field, value=value, remedy=remedy)
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
