@@ -38,6 +38,8 @@ demo: $(STAMP)
 	$(BIN)/kvstore demo --journal .demo
 
 # A kvstore service and the engine over it, as OpenAI's HTTP API; SERVE="--port 9000" for other flags.
+# On cores of its own it computes a fifth faster where threads that wait stay awake for some microseconds.
+serve: export GOMP_SPINCOUNT ?= 30000
 serve: $(STAMP)
 	@$(BIN)/kvstore-engine serve --own-service $(SERVE)
 
