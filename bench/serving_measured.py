@@ -90,17 +90,17 @@ class Measured:
 
     @property
     def at_once(self) -> float:
-        """Requests that had KV memory at once, on average over the time in which others waited for it; where
-        nobody ever waited, the most that had any. Not a number where none was seen."""
-        crowded = [each["requests_running"] for each in self.watched if each["requests_waiting"]]
+        """Requests that had KV memory at once, on average over the time at work; where nobody ever waited,
+        the most that had any. Not a number where none was seen."""
+        crowded = [each["requests_running"] for each in self._at_work]
         if crowded:
             return sum(crowded) / len(crowded)
         return max((each["requests_running"] for each in self.watched), default=math.nan) or math.nan
 
     @property
     def live_share(self) -> float:
-        """Of the KV memory that requests held, the part that was written with tokens' KV: from when the first
-        had ended as long as others waited, so that it is of a server at work; else over the whole time."""
+        """Of the KV memory that requests held, the part that was written with tokens' KV: at work, or else
+        over the whole time."""
         return self._share("kv_tokens_live", "kv_tokens_held")
 
     @property
@@ -108,10 +108,15 @@ class Measured:
         """As `live_share`, of all memory that there is."""
         return self._share("kv_tokens_live", "kv_tokens_capacity")
 
-    def _share(self, part: str, whole: str) -> float:
+    @property
+    def _at_work(self) -> list[Figures]:
+        """From when the first request had ended, as long as others waited for memory: before that a server
+        fills up, a prompt after the other, and behind it there is nobody left to take what comes free."""
         ended, name = self.before["completion_tokens_total"], "completion_tokens_total"
-        at_work = [each for each in self.watched if each[name] > ended and each["requests_waiting"]]
-        looks = at_work or self.watched
+        return [each for each in self.watched if each[name] > ended and each["requests_waiting"]]
+
+    def _share(self, part: str, whole: str) -> float:
+        looks = self._at_work or self.watched
         total = sum(each[whole] for each in looks)
         return sum(each[part] for each in looks) / total if total else math.nan
 

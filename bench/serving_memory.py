@@ -30,7 +30,7 @@ class Sizes:
     answer_tokens: int
 
 
-FULL = Sizes(memory_tokens=4096, reserve_tokens=2048, requests=28, prompt_tokens=(140, 340), answer_tokens=60)
+FULL = Sizes(memory_tokens=4096, reserve_tokens=2048, requests=40, prompt_tokens=(140, 340), answer_tokens=60)
 QUICK = Sizes(memory_tokens=1024, reserve_tokens=256, requests=48, prompt_tokens=(20, 50), answer_tokens=40)
 
 

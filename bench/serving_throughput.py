@@ -28,7 +28,7 @@ class Sizes:
     memory_tokens: int
 
 
-FULL = Sizes(system_tokens=512, own_tokens=32, rounds={64: 2, 256: 1}, memory_tokens=12288)
+FULL = Sizes(system_tokens=512, own_tokens=32, rounds={64: 2, 256: 2}, memory_tokens=12288)
 QUICK = Sizes(system_tokens=128, own_tokens=16, rounds={8: 2, 24: 1}, memory_tokens=4096)
 
 

@@ -1,10 +1,13 @@
 """Loads that kvstore can do nothing for: what is lost by having it, all tiers included, against `paged`.
 
 No two prompts begin alike; or they are so short that no block of them is worth finding; or all sequences are
-active and fit. Both servers are measured in turns. And whether `kvstore status` says that it is so.
+active and fit. Both servers are measured in turns, and some pairs of them: where a process has its memory
+makes it a few percent faster or slower than another of its kind, for as long as it lives. And whether
+`kvstore status` says that it is so.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from bench.report import Row, make_row
@@ -17,8 +20,8 @@ __all__ = ["LOADS", "Load", "measure"]
 
 CLIENTS = 8
 MEMORY_TOKENS = 12288
-# Short ones, and many: so what others do on the machine meets both.
-ROUNDS, ROUNDS_QUICK = 6, 2
+# Each plays each load twice, and another goes first. Short loads: what others do on the machine meets both.
+PAIRS, PAIRS_QUICK = 3, 1
 # In the words of `kvstore status`.
 LITTLE = "kvstore has little to give"
 
@@ -31,49 +34,64 @@ class Load(NamedTuple):
 
 
 LOADS = (
-    Load("no shared prefix", [200] * 8, 12),
+    Load("no shared prefix", (200,) * 8, 12),
     Load("prompts of tens of tokens", range(20, 68, 4), 12),
-    Load("all active and fitting", [40] * 8, 24),
+    Load("all active and fitting", (40,) * 8, 24),
 )
 QUICK_LOADS = (
-    Load("no shared prefix", [100] * 8, 8),
+    Load("no shared prefix", (100,) * 8, 8),
     Load("prompts of tens of tokens", range(20, 68, 6), 8),
-    Load("all active and fitting", [40] * 8, 24),
+    Load("all active and fitting", (40,) * 8, 24),
 )
+
+
+@dataclass
+class Rounds:
+    """Of one load: what each came to by set-up, and how many answers differed in all."""
+
+    by_setup: dict[str, list[Measured]] = field(default_factory=lambda: {"full": [], "paged": []})
+    differ: int = 0
+
+    def add(self, measured: Mapping[str, Measured]) -> None:
+        for name, each in measured.items():
+            self.by_setup[name].append(each)
+        self.differ += differing(measured["full"], measured["paged"])
 
 
 def measure(bench: Bench) -> Iterator[Row]:
-    with (
-        server(bench.setup("full", MEMORY_TOKENS)) as full,
-        server(bench.setup("paged", MEMORY_TOKENS)) as paged,
-    ):
-        for load in QUICK_LOADS if bench.quick else LOADS:
-            yield from _rows(bench, load, full, paged)
-        yield make_row(
-            "all three: kvstore status says that it has little to give",
-            "",
-            [float(any(LITTLE in told for told in full.advice()))],
-            at_least=1,
-        )
+    loads = QUICK_LOADS if bench.quick else LOADS
+    found = {load: Rounds() for load in loads}
+    told = []
+    for _ in range(PAIRS_QUICK if bench.quick else PAIRS):
+        with (
+            server(bench.setup("full", MEMORY_TOKENS)) as full,
+            server(bench.setup("paged", MEMORY_TOKENS)) as paged,
+        ):
+            # Both do some things for the first time.
+            _play(bench, loads[0], (full, paged))
+            for load in loads:
+                for order in ((paged, full), (full, paged)):
+                    found[load].add(_play(bench, load, order))
+            told.append(any(LITTLE in advice for advice in full.advice()))
+    for load in loads:
+        yield from _rows(bench, load, found[load])
+    yield make_row(
+        "all three: kvstore status says that it has little to give", "", [float(all(told))], at_least=1
+    )
 
 
-def _rows(bench: Bench, load: Load, full: Server, paged: Server) -> Iterator[Row]:
-    found: dict[str, list[Measured]] = {"full": [], "paged": []}
-    differ = 0
-    for turn in range(1 + (ROUNDS_QUICK if bench.quick else ROUNDS)):
-        jobs = [
-            Job(turns=(bench.prompts.take(tokens),), answer_tokens=load.answer_tokens)
-            for tokens in load.prompts
-        ]
-        # Who comes first takes turns too.
-        order = (full, paged) if turn % 2 else (paged, full)
-        measured = {each.setup.name: measure_closed(each, jobs, CLIENTS) for each in order}
-        differ += differing(measured["full"], measured["paged"])
-        for name, each in measured.items():
-            found[name].append(each)
-            bench.note(load.name, name, each)
-    # The first turn is of two processes that do some things for the first time.
-    ours, plain = found["full"][1:], found["paged"][1:]
+def _play(bench: Bench, load: Load, order: Sequence[Server]) -> dict[str, Measured]:
+    """The same requests on one server after the other."""
+    jobs = [
+        Job(turns=(bench.prompts.take(tokens),), answer_tokens=load.answer_tokens) for tokens in load.prompts
+    ]
+    return {each.setup.name: measure_closed(each, jobs, CLIENTS) for each in order}
+
+
+def _rows(bench: Bench, load: Load, rounds: Rounds) -> Iterator[Row]:
+    ours, plain = rounds.by_setup["full"], rounds.by_setup["paged"]
+    bench.note(load.name, "full", ours[-1])
+    bench.note(load.name, "paged", plain[-1])
     yield make_row(
         f"{load.name}: tokens a second, full over paged",
         "tok/s",
@@ -87,4 +105,4 @@ def _rows(bench: Bench, load: Load, full: Server, paged: Server) -> Iterator[Row
         [1e3 * each.cpu_per_token for each in ours],
         reference=[1e3 * each.cpu_per_token for each in plain],
     )
-    yield make_row(f"{load.name}: answers that differ, full from paged", "", [differ], at_most=0)
+    yield make_row(f"{load.name}: answers that differ, full from paged", "", [rounds.differ], at_most=0)

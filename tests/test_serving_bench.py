@@ -63,10 +63,10 @@ def test_what_was_found_computed_and_said_is_counted():
     assert load.gaps == [0.1, 0.3, 0.1, 0.3]
 
 
-def test_requests_at_once_are_those_while_others_wait():
+def test_requests_at_once_are_those_of_a_server_at_work():
     looks = [
-        NOTHING | {"requests_running": running, "requests_waiting": waiting}
-        for running, waiting in ((1, 0), (4, 2), (6, 1), (9, 0))
+        NOTHING | {"completion_tokens_total": ended, "requests_running": running, "requests_waiting": waiting}
+        for ended, running, waiting in ((0, 2, 4), (3, 4, 2), (6, 6, 1), (9, 9, 0))
     ]
     assert measured(answer(), watched=looks).at_once == 5
     assert measured(answer(), watched=looks[:1] + looks[3:]).at_once == 9
