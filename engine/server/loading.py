@@ -1,8 +1,8 @@
 """A model by name or path, with its weights and its words.
 
-It is loaded by a thread that ends then. A thread that has computed keeps the helpers that OpenMP gave it; with
-those of the thread that loads beside those of the engine's there are more than cores, and then libgomp lets
-them sleep at once when they wait: every forward pass took a fifth longer. Tests:
+It is loaded by a thread that ends then. A thread that has computed keeps the helpers that OpenMP gave it;
+where those of the thread that loads stand beside those of the engine's there are more than cores, and then
+libgomp lets them sleep at once when they wait: every forward pass took a fifth longer. Tests:
 tests/engine/server/test_loading.py.
 """
 

@@ -10,7 +10,7 @@ decided by what stands here. Who asks is answered by `explaining.py`.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Mapping
 
 import numpy as np
 from msgspec import Struct, field
@@ -101,12 +101,17 @@ class Note(Struct, eq=False):
             self.owners = np.concatenate([self.owners, owners[:room]])
             self._by_owner = None
 
-    def forget(self, session: str, owners: Iterable[int]) -> None:
-        """Its blocks are nobody's from now on, and nobody is named for them."""
-        mine = np.isin(self.owners, list(owners))
+    def is_of(self, session: str, tenants: Collection[str]) -> bool:
+        return self.decision.session == session and self.decision.tenant in tenants
+
+    def forget(self, session: str, owners: Mapping[DomainId, int]) -> None:
+        """Its blocks are nobody's from now on, and nobody is named for them. `owners`: its number in each
+        domain where it is forgotten."""
+        mine = np.isin(self.owners, list(owners.values()))
         if mine.any():
             self.owners[mine], self._by_owner = ANONYMOUS, None
-        self.parties = {party: None for party in self.parties if party.session != session}
+        left = [each for each in self.parties if each.session != session or each.domain not in owners]
+        self.parties = dict.fromkeys(left)
 
 
 class Decisions:
@@ -163,15 +168,17 @@ class Decisions:
         for sequence in lot.sequences[: PARTIES_MAX - len(note.parties)]:
             note.parties[_party(sequence)] = None
 
-    def forget(self, session: str) -> None:
-        """Nothing is to be told of this session any more; without a name, of none."""
-        owners = {session_owner(domain, session) for domain in self.domains} if session else set()
-        for owner in owners:
+    def forget(self, session: str, tenants: Collection[str], covers: Callable[[DomainId], bool]) -> None:
+        """Nothing is to be told any more of this session of these tenants, whose domains are covered; without
+        a session, of anybody."""
+        domains = filter(covers, self.domains)
+        owners = {domain: session_owner(domain, session) for domain in domains} if session else {}
+        for owner in owners.values():
             self.names.pop(owner, None)
         if not session:
             self.names.clear()
         for kind, notes in self.notes.items():
-            left = [note for note in notes if session and note.decision.session != session]
+            left = [note for note in notes if session and not note.is_of(session, tenants)]
             for note in left:
                 note.forget(session, owners)
             self.notes[kind] = deque(left, maxlen=KEPT_MAX)

@@ -5,12 +5,13 @@ from msgspec import Struct
 from kvstore.core.bounds import check_tenant
 from kvstore.core.calls import Forget
 from kvstore.core.config import StoreConfig
+from kvstore.core.decisions import Decisions
 from kvstore.core.engines import Engine, Publish, TurnEnd
 from kvstore.core.errors import FieldInvalid
 from kvstore.core.sequences import session_owner
 from kvstore.core.types import DomainId, NamespaceId, TenantId, WriterId, domain_parts
 
-__all__ = ["Scope", "scope_of"]
+__all__ = ["Scope", "hide_decisions", "scope_of"]
 
 
 class Scope(Struct, frozen=True):
@@ -73,3 +74,10 @@ def scope_of(config: StoreConfig, event: Forget) -> Scope:
         writers=event.writers,
         whole=event.whole_chain,
     )
+
+
+def hide_decisions(config: StoreConfig, decisions: Decisions, scope: Scope) -> None:
+    """What was decided of those in scope is not told any more."""
+    names = [name for name, tenant in config.tenants.items() if tenant in scope.tenants]
+    # Where there is one tenant a decision names none.
+    decisions.forget(scope.session, names if len(config.tenants) > 1 else ("",), scope.covers)

@@ -24,7 +24,7 @@ from kvstore.core.errors import TooManyForgets, check
 from kvstore.core.events import DiskSynced
 from kvstore.core.forget_blocks import ScopeBlocks, order_by_depth
 from kvstore.core.forget_pending import silence
-from kvstore.core.forget_scope import Scope, scope_of
+from kvstore.core.forget_scope import Scope, hide_decisions, scope_of
 from kvstore.core.memory import Memory
 from kvstore.core.sessions import Sessions
 from kvstore.core.swaps import Swaps
@@ -106,7 +106,9 @@ class Forgetting:
             job = _Job(id=ForgetId(self._last_id), scope=scope)
             self._jobs[job.id] = job
         self._add(job)
-        return self._answer(self._go_on(job, event.time))
+        answer = self._answer(self._go_on(job, event.time))
+        hide_decisions(self._config, self._memory.decisions, scope)
+        return answer
 
     def go_on(self, id: ForgetId, time: float) -> ForgetAnswer:
         """The next lot. What was done when nobody asked is told as long as it is among the last few."""
@@ -235,7 +237,7 @@ class Forgetting:
     def _end(self, job: _Job) -> None:
         job.done = True
         # What was decided of its blocks while they were taken out is told no more, either.
-        self._memory.decisions.forget(job.scope.session)
+        hide_decisions(self._config, self._memory.decisions, job.scope)
         del self._jobs[job.id]
         self._counts[job.id] = job.forgotten
         if len(self._counts) > FORGETS_MAX:

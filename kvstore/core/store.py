@@ -213,9 +213,7 @@ class Store:
             case Retain():
                 return self._chains.retain(self.membership.get(event.engine, event.time), event)
             case Forget():
-                begun = self.forgetting.begin(event)
-                self.memory.decisions.forget(event.session)
-                return begun
+                return self.forgetting.begin(event)
             case ForgetOn():
                 return self.forgetting.go_on(event.forget, event.time)
             case Detach():

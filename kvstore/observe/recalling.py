@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from kvstore.core.answers import StepAnswer
 from kvstore.core.calls import Forget, Step
 from kvstore.core.effects import Effects
+from kvstore.core.forget_scope import hide_decisions, scope_of
 from kvstore.core.operations import SwapResult
 from kvstore.core.store import Store
 from kvstore.core.types import EngineId, StepNumber
@@ -52,7 +53,7 @@ def _note(store: Store, entry: Entry, steps: dict[EngineId, StepNumber]) -> None
     if not isinstance(outcome, Effects):
         return
     if isinstance(event, Forget):
-        store.memory.decisions.forget(event.session)
+        hide_decisions(store.config, store.memory.decisions, scope_of(store.config, event))
     if isinstance(event, Step):
         if event.step <= steps.get(event.engine, 0):
             return

@@ -196,6 +196,26 @@ def test_what_is_forgotten_is_not_told_of_any_more() -> None:
     assert decisions(caller) == []
 
 
+def test_a_forget_of_one_tenants_session_leaves_what_was_decided_of_anothers() -> None:
+    """Both call theirs by one name."""
+    caller = caller_with(Word(), gpu_frames=16, cpu_frames=32)
+    for number, tenant in ((1, ""), (2, "b")):
+        caller.cache(text(number, 16), number, session="chat", tenant=tenant)
+    caller.world.drain()
+    caller.allocate(3, 60, session="chat", tenant="b")
+    leave(caller, 3, 60)
+    caller.world.handle(Forget(time=caller.world.time, session="chat", tenant="a"))
+    assert told(caller, session="chat", tenant="a") == []
+    theirs = told(caller, session="chat", tenant="b")
+    assert {each.decision.kind for each in theirs} == {"swap", "evict"}
+    whose = [each for told_of in theirs for each in told_of.blocks_of]
+    assert {(each.session, each.domain) for each in whose} == {
+        ("chat", domain_id(NamespaceId(1), TenantId(2)))
+    }
+    caller.world.handle(Forget(time=caller.world.time, session="chat", tenant="b"))
+    assert "chat" not in repr(told(caller))
+
+
 def test_after_a_forget_nothing_that_is_told_names_the_session() -> None:
     """Neither alone nor in a lot with others' blocks, nor as the one for whom room was made."""
     caller = caller_with(Word(), gpu_frames=12, cpu_frames=24, disk_frames=64)
