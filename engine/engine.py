@@ -1,46 +1,33 @@
 """The engine: one loop that asks for memory, runs the model, and asks again.
 
-Each iteration sends one Step with all that changed since the last, then runs one forward pass over what the
-answer allows. Each step, and each wait, names the last step whose work is over as completed: on a CPU the one
-before, on a GPU the one that the device says it of (`device.py`), since there a call returns before its work
-is over. One step ahead (`is_ahead`) step n+1 is sent while the forward pass of step n runs, with n-1 as
-completed at the most, and its answer is taken when that pass is over: a CPU, whose calls return when all is
-done, has it sent before the pass begins, a GPU behind it. Who has come meanwhile, or waits for what has just
-come free, is not kept waiting for it: then another step is sent at once.
+Each iteration sends one Step (`exchange.py`), then runs one forward pass over what the answer allows.
+Completed is, on a CPU, the step before, on a GPU the one of which the device says so (`device.py`), since
+there a call returns before its work is over. One step ahead (`is_ahead`) step n+1 is sent while the forward
+pass of step n runs, with n-1 as completed at the most, and its answer is taken when that pass is over: a CPU,
+whose calls return when all is done, has it sent before the pass begins, a GPU behind it.
 
 When the service is lost the engine tries to attach again (`attachment.py`), and then admits all unfinished
 requests by their keys, with the tokens that they have so far. Tests: tests/engine/test_engine.py,
 kv/test_set_ups.py.
 """
 
-import time
-from collections.abc import Sequence
-from functools import partial
-
 from engine.acceptance import AnswerRoom, EngineError, check_request, find_answer_room
 from engine.attachment import Attachment
 from engine.batching import make_batch
 from engine.device import CpuDevice, Device
-from engine.digests import Digests, Memory
+from engine.digests import Digests
+from engine.exchange import Exchange
 from engine.figures import Counting, Figures
-from engine.journeys import compare_received, note_given
 from engine.kv.set_ups import FULL, SetUp
-from engine.kv.store_client import PendingStep, StoreClient
+from engine.kv.store_client import StoreClient
 from engine.model import Llama
 from engine.requests import Request, Stream, Work
 from engine.scheduler import Scheduler
 from engine.scheduling.promises import Promises
 from engine.speaking import Speaking
-from engine.timings import Timings
 from kvstore.client import ServiceLost
-from kvstore.v1 import kvstore_pb2 as pb
 
 __all__ = ["Engine", "EngineError"]
-
-# Longest wait for an event when nothing can run; and while work of a device is under way, after which its end
-# is told.
-WAIT_SECONDS = 0.1
-BUSY_WAIT_SECONDS = 0.002
 
 
 class Engine:
@@ -67,7 +54,6 @@ class Engine:
         `attach_seconds`: how long a service may be away before that is an error; it may be set later too.
         `is_ahead`: each step is sent while the forward pass of the one before runs.
         """
-        self._digests = digests
         self._model = model
         self._device: Device = device or CpuDevice()
         self._client = client
@@ -80,14 +66,20 @@ class Engine:
         self._scheduler = Scheduler(
             block_tokens, running_max=running_max, promises=self._promises, finds_blocks=shares
         )
+        self._news: list[Stream] = []
+        self._exchange = Exchange(
+            self._news,
+            self._scheduler,
+            client,
+            self._device,
+            self._attachment,
+            digests=digests,
+            block_tokens=block_tokens,
+        )
         self._reserve_tokens = block_tokens if set_up.is_contiguous else None
         self._counting = Counting(block_tokens)
         self._speaking = Speaking(self._scheduler)
         self._is_ahead = is_ahead
-        # A step that was sent ahead: what it asks for, and its answer to come.
-        self._sent: tuple[list[pb.Operation], PendingStep] | None = None
-        self._news: list[Stream] = []
-        self._timings = Timings()
         while not self._attach():
             pass
 
@@ -155,7 +147,7 @@ class Engine:
         if not self.is_attached and not self._attach():
             return []
         try:
-            self._exchange()
+            self._exchange.step()
             if keys := self._scheduler.next_hint(len(self._attachment.frames)):
                 self._client.prefetch(keys)
             work = self._scheduler.next_work()
@@ -164,11 +156,12 @@ class Engine:
             self._device.end_step(self._client.next_step - 1)
             self._counting.look(self._scheduler, self._client)
             if work is None and self._scheduler.is_waiting:
-                self._wait()
+                self._exchange.wait()
         except ServiceLost:
             self._lose()
         # A loss in the middle takes no news with it.
-        news, self._news = self._news, []
+        news = self._news.copy()
+        self._news.clear()
         # Who waited for one that has ended has ended with it.
         for stream in [each for each in news if each.is_done]:
             news += [*stream.followers, *self._speaking.end_with(stream)]
@@ -190,8 +183,7 @@ class Engine:
         try:
             # To leave is to say that no work is under way.
             self._attachment.let_go()
-            if self._sent is not None:
-                self._sent[1].result()
+            self._exchange.end()
             if self.is_attached:
                 self._client.detach()
         except ServiceLost:
@@ -201,11 +193,8 @@ class Engine:
 
     def _lose(self) -> None:
         self._attachment.lose()
-        self._sent = None
+        self._exchange.start_over()
         self._scheduler.start_over()
-        self._timings = Timings()
-        if self._digests is not None:
-            self._digests.forget_tails()
 
     def _attach(self) -> bool:
         if not self._attachment.try_attach():
@@ -214,70 +203,16 @@ class Engine:
             self._promises.frame_count = self._attachment.frame_count
         return True
 
-    @property
-    def _memory(self) -> Memory:
-        return partial(self._device.read, self._attachment.frames)
-
-    # ---------------------------------------------------------------- what the store is told
-
-    def _exchange(self) -> None:
-        sent, self._sent = self._sent, None
-        if sent is not None:
-            asked, pending = sent
-            # Nothing of it leaves its frame before the next step says that the pass is over.
-            self._note_journeys(asked)
-            self._take(asked, pending)
-            if not self._scheduler.is_behind:
-                return
-        asked = self._scheduler.operations(self._client.tables, time.monotonic())
-        self._note_journeys(asked)
-        self._take(asked, self._start_step(asked))
-
-    def _take(self, asked: Sequence[pb.Operation], pending: PendingStep) -> None:
-        response = pending.result()
-        if response.copies:
-            sources = [copy.source for copy in response.copies]
-            targets = [copy.target for copy in response.copies]
-            self._device.copy_frames(self._attachment.frames, sources, targets, self._attachment.block_bytes)
-        self._receive(self._scheduler.take(asked, response))
-
-    def _send_ahead(self, work: Work) -> None:
-        """The next step, while the results of the last one's pass are to come."""
-        asked = self._scheduler.operations(self._client.tables, time.monotonic(), work)
-        self._sent = asked, self._start_step(asked)
-
-    def _start_step(self, asked: Sequence[pb.Operation]) -> PendingStep:
-        completed = self._device.completed_step()
-        timings = self._timings.take(self._device.take_seconds(), completed)
-        return self._client.start_step(asked, completed_step=completed, timings=timings)
-
-    def _wait(self) -> None:
-        completed = self._device.completed_step()
-        seconds = BUSY_WAIT_SECONDS if self._device.is_busy else WAIT_SECONDS
-        events = self._client.wait_events(seconds, completed_step=completed)
-        self._receive(self._scheduler.take_events(events))
-
-    def _note_journeys(self, asked: Sequence[pb.Operation]) -> None:
-        if self._digests is not None:
-            note_given(self._digests, asked, self._client.tables, self._memory, self._block_tokens)
-
-    def _receive(self, streams: list[Stream]) -> None:
-        self._news += streams
-        if self._digests is not None:
-            compare_received(self._digests, streams, self._client.tables, self._memory, self._block_tokens)
-
-    # -------------------------------------------------------------------- what is computed
-
     def _run(self, work: Work) -> None:
         """One forward pass; streams that have been fed all their tokens get the next one."""
         self._counting.note_pass(work)
         batch = make_batch(work, self._client.tables, self._block_tokens)
         if self._is_ahead and not self._device.is_late:
-            self._send_ahead(work)
+            self._exchange.send_ahead(work)
         logits = self._device.forward(self._model, batch, self._attachment.pool)
         if self._is_ahead and self._device.is_late:
-            self._send_ahead(work)
-        self._timings.note(self._client.next_step - 1, work)
+            self._exchange.send_ahead(work)
+        self._exchange.note_pass(work)
         for stream, token_count in zip(work.streams, work.token_counts, strict=True):
             stream.computed += token_count
         fed = [row for row, stream in enumerate(work.streams) if not stream.tokens_pending]
