@@ -1,8 +1,8 @@
 """Continuous batching: which streams run, who waits, who makes room for whom.
 
 Turns what streams need into the operations of the next step, and the step's answer into states of streams.
-It calls nothing, computes nothing and reads no clock: `engine.py` sends the operations and runs the model.
-Where blocks are, it reads off the client's tables. `scheduling/order.py` says whose turn it is,
+It calls nothing, computes nothing and reads no clock: `exchange.py` sends the operations, `engine.py` runs
+the model. Where blocks are, it reads off the client's tables. `scheduling/order.py` says whose turn it is,
 `scheduling/entries.py` who comes in, `scheduling/preemption.py` who makes room, `scheduling/hints.py` what is
 brought up meanwhile, and `scheduling/answers.py` takes in what was answered.
 
