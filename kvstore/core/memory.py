@@ -168,7 +168,7 @@ class Memory:
         if tier is DISK:
             # It has seen the block go as the one of least worth: it is not to be written there again.
             blocks.unwish(rows)
-        else:
+        elif DISK in self._below:
             self.blocks_shed[DISK] += int(np.count_nonzero(blocks.to_disk[last]))
         self.eviction.evicted(tier, rows)
         if last.size:
@@ -176,8 +176,16 @@ class Memory:
         self.replicas.drop(tier, rows)
         self.eviction.forget(tier, rows)
         if last.size:
-            self._leave(last[np.argsort(blocks.depth[last], kind="stable")])
+            self._end_evicted(last[np.argsort(blocks.depth[last], kind="stable")])
         return int(last.size)
+
+    def _end_evicted(self, rows: Rows) -> None:
+        """Their last copies have gone; nobody refers to them, but a swapped sequence perhaps."""
+        if self._below:
+            self._leave(rows)
+        else:
+            self.room_was_made = True
+            self.blocks.give_rows(rows)
 
     def forget(self, rows: Rows) -> Rows:
         """Takes blocks out of the index, with all that hang on them; copies go unless in use."""
