@@ -176,16 +176,13 @@ class Memory:
         self.replicas.drop(tier, rows)
         self.eviction.forget(tier, rows)
         if last.size:
-            self._end_evicted(last[np.argsort(blocks.depth[last], kind="stable")])
+            last = last[np.argsort(blocks.depth[last], kind="stable")]
+            if self._below:
+                self._leave(last)
+            else:
+                self.room_was_made = True
+                blocks.give_rows(last)  # It was all that there was of them.
         return int(last.size)
-
-    def _end_evicted(self, rows: Rows) -> None:
-        """Their last copies have gone; nobody refers to them, but a swapped sequence perhaps."""
-        if self._below:
-            self._leave(rows)
-        else:
-            self.room_was_made = True
-            self.blocks.give_rows(rows)
 
     def forget(self, rows: Rows) -> Rows:
         """Takes blocks out of the index, with all that hang on them; copies go unless in use."""
