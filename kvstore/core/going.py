@@ -21,8 +21,10 @@ __all__ = ["Going"]
 class Going:
     """Looks, and changes nothing."""
 
-    def __init__(self, blocks: Blocks) -> None:
+    def __init__(self, blocks: Blocks, *, is_alone: bool) -> None:
+        """`is_alone`: there is the GPU tier only, so that no block has a copy elsewhere, and none moves."""
         self._blocks = blocks
+        self._is_alone = is_alone
         # By row: its place among those that are looked at; else, of an earlier look.
         self._looked_at = np.zeros(blocks.capacity, np.int32)
 
@@ -72,9 +74,11 @@ class Going:
         blocks, parents = self._blocks, self._blocks.parent[rows[:-1]]
         follows = np.zeros(rows.size, np.bool_)
         np.equal(parents, rows[1:], out=follows[1:])
-        ended = follows.copy()
-        ended[1:] &= last[:-1]
-        stays = (blocks.children_in[tier][rows] > follows) | (last & (blocks.children[rows] > ended))
+        stays = blocks.children_in[tier][rows] > follows
+        if not self._is_alone:
+            ended = follows.copy()
+            ended[1:] &= last[:-1]
+            stays |= last & (blocks.children[rows] > ended)
         if any_of(stays):
             return False
         elsewhere = parents[~follows[1:]]
@@ -132,9 +136,9 @@ class Going:
         """Of these that may go, those that nothing in the tier hangs on; nor anything elsewhere, where it
         would end them."""
         blocks = self._blocks
-        leaves: NDArray[np.bool_] = (blocks.children_in[tier][rows] == 0) & ~(
-            last & (blocks.children[rows] > 0)
-        )
+        leaves: NDArray[np.bool_] = blocks.children_in[tier][rows] == 0
+        if not self._is_alone:
+            leaves &= ~(last & (blocks.children[rows] > 0))
         return leaves
 
     def _find_parents(self, rows: Rows) -> Rows:
@@ -149,6 +153,8 @@ class Going:
     def may_go(self, tier: Tier, rows: Rows) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         """Whether each block could leave the tier, its children aside; and if that ends it."""
         blocks = self._blocks
+        if self._is_alone:
+            return blocks.valid[GPU][rows] & ~blocks.in_use(rows), np.ones(rows.size, np.bool_)
         used, claimed = blocks.in_use(rows), blocks.claims[rows].astype(np.bool_)
         on_gpu, on_cpu, on_disk = (valid[rows] for valid in blocks.valid)
         may_go = ~blocks.pins[tier][rows].astype(np.bool_)

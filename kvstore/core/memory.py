@@ -168,7 +168,7 @@ class Memory:
         if tier is DISK:
             # It has seen the block go as the one of least worth: it is not to be written there again.
             blocks.unwish(rows)
-        else:
+        elif DISK in self._below:
             self.blocks_shed[DISK] += int(np.count_nonzero(blocks.to_disk[last]))
         self.eviction.evicted(tier, rows)
         if last.size:
@@ -176,7 +176,12 @@ class Memory:
         self.replicas.drop(tier, rows)
         self.eviction.forget(tier, rows)
         if last.size:
-            self._leave(last[np.argsort(blocks.depth[last], kind="stable")])
+            last = last[np.argsort(blocks.depth[last], kind="stable")]
+            if self._below:
+                self._leave(last)
+            else:
+                self.room_was_made = True
+                blocks.give_rows(last)  # It was all that there was of them.
         return int(last.size)
 
     def forget(self, rows: Rows) -> Rows:

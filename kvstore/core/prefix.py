@@ -10,7 +10,7 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice, takewhile
-from operator import itemgetter
+from operator import eq, itemgetter
 from typing import Protocol, cast
 
 import numpy as np
@@ -71,6 +71,11 @@ class PrefixIndex:
         """`tiers`: those that there are."""
         self._blocks = blocks
         self._tiers = tiers
+        # What ends for a block that can't be found any more; without a tier below there is no copy to wish
+        # or to wait for.
+        self._ending = [blocks.shared, blocks.unwanted]
+        if len(tiers) > 1:
+            self._ending += [blocks.to_disk, blocks.undecided, *blocks.queued]
         self._rows: dict[DomainId, dict[BlockKey, BlockRow]] = {}
         # While somebody watches: which blocks come to be found in a tier, and which no more.
         self.changes: IndexChanges | None = None
@@ -159,11 +164,11 @@ class PrefixIndex:
             # Up to what is known, or is named twice by an engine whose keys are not digests.
             end = next(i for i in range(first + 1, end) if keys[i] in known or keys[i] in keys[first:i])
             chain = _rows_by_key(publication, first, end)
-        names = self._blocks.key
-        astray = next((i for i, row in enumerate(chain.values()) if known.get(names[row]) == row), None)
-        if astray is not None:
+        names, rows = self._blocks.key, chain.values()
+        astray = [*map(eq, map(known.get, map(names.__getitem__, rows)), rows)]
+        if True in astray:
             # Found already, under another key: what an engine at fault wrote over stays its own.
-            chain, end = dict(islice(chain.items(), astray)), publication.end
+            chain, end = dict(islice(chain.items(), astray.index(True))), publication.end
         parent = known[keys[first - 1]] if first else NO_ROW
         if first and new.depth(parent, self._blocks) != first - 1:
             # The engine is at fault: what hangs on a block that stands elsewhere is found nowhere.
@@ -176,7 +181,7 @@ class PrefixIndex:
                 chain, end = dict(islice(chain.items(), good)), publication.end
         known.update(chain)
         for key, row in chain.items():
-            self._blocks.key[row] = key
+            names[row] = key
         if chain:
             new.add(publication.domain, publication.owner, [*chain.values()], parent, first)
         return max(place, end)
@@ -227,7 +232,7 @@ class PrefixIndex:
                 self.changes.removed(tier, rows[blocks.valid[tier][rows]])
         blocks.indexed[rows] = False
         blocks.parent[rows] = NO_ROW
-        for facts in (blocks.shared, blocks.to_disk, blocks.undecided, blocks.unwanted, *blocks.queued):
+        for facts in self._ending:
             facts[rows] = False
         check(not np.count_nonzero(blocks.children[rows]), "a block left the index before its children")
 

@@ -30,7 +30,8 @@ class Room:
         self, blocks: Blocks, pools: tuple[FramePool, ...], eviction: EvictionPolicy, shares: Shares
     ) -> None:
         self._blocks = blocks
-        self.going = Going(blocks)
+        self._is_alone = not any(pool.frame_count for pool in pools[CPU:])
+        self.going = Going(blocks, is_alone=self._is_alone)
         self._pools = pools
         self._eviction = eviction
         self._shares = shares
@@ -47,7 +48,7 @@ class Room:
         tier, wanted = search.tier, search.wanted
         queued = self._blocks.queued[tier]
         find = partial(self.victims, tier, wanted, domain=search.domain, taken=search.taken)
-        victims = find(spared=None if tier is DISK else self.uncopied)
+        victims = find(spared=None if tier is DISK or self._is_alone else self.uncopied)
         if len(victims) < wanted and tier is not DISK:
             victims = find(spared=lambda rows: queued[rows])
         if len(victims) < wanted and not search.in_background:

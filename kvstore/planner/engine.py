@@ -184,11 +184,12 @@ class Engine:
         answer = self._calls.step(operations)
         for operation, result in zip(operations, answer.results, strict=True):
             self._take(operation, result)
-        # They are in the queue again, in their order.
-        self._waiting.extendleft(
-            served for served in reversed(self._asked.values()) if not served.preemptions
-        )
-        self._asked.clear()
+        if self._asked:
+            # They are in the queue again, in their order.
+            self._waiting.extendleft(
+                [served for served in reversed(self._asked.values()) if not served.preemptions]
+            )
+            self._asked.clear()
         self._hear(answer.notices)
 
     # ---------------------------------------------------------------------- what is answered
