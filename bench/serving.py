@@ -2,9 +2,9 @@
 
 SmolLM2 on two threads of a CPU, over HTTP, with streamed answers: contiguous, paged, shared, tiered and full.
 What is compared runs in one call, mostly in turns, so that a ratio says something on a busy machine too. All
-parts took 27 minutes on two quiet cores of a slow machine; `--part NAME` runs one. `--quick` has the tiny
-model and small loads, a few minutes: whether all of it works, and no times. `--plots FOLDER` draws what the
-table at the end has. Ends with status 1 where a goal is not met, or answers of set-ups differ.
+parts took 15 minutes on two quiet cores, and twice that on slower ones; `--part NAME` runs one. `--quick` has
+the tiny model and small loads, a few minutes: whether all of it works, and no times. `--plots FOLDER` draws
+what the table at the end has. Ends with status 1 where a goal is not met, or answers of set-ups differ.
 """
 
 import argparse

@@ -145,7 +145,9 @@ def differing(a: Measured, b: Measured) -> int:
 
 
 def _measure(server: Server, load: Callable[[], Run]) -> Measured:
-    before, swapped, cpu = server.figures_at_rest(), server.bytes_swapped(), server.cpu_seconds()
+    # The service is asked first: what that costs it and us would be taken from the first tokens.
+    swapped, before = server.bytes_swapped(), server.figures_at_rest()
+    cpu = server.cpu_seconds()
     with _Watch(server.figures) as watch:
         run = load()
     after = server.figures_at_rest()

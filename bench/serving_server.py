@@ -71,6 +71,8 @@ class Server:
         # A new connection each time: the server may just be closing an idle one.
         limits = httpx.Limits(max_keepalive_connections=0)
         self._client = httpx.Client(base_url=url, timeout=SECONDS_MAX, limits=limits, trust_env=False)
+        # To connect, and to leave, takes threads here and in the service: once for all.
+        self._service = Client(address) if address else None
 
     @property
     def model(self) -> str:
@@ -79,6 +81,8 @@ class Server:
     def close(self) -> None:
         """It is asked for no figures any more."""
         self._client.close()
+        if self._service is not None:
+            self._service.close()
 
     def figures(self) -> dict[str, float]:
         """What `/metrics` has, by name without `kvstore_engine_`; of several labels, the sum."""
@@ -104,10 +108,7 @@ class Server:
 
     def usage(self) -> pb.Usage:
         """Of the kvstore service; empty where there is none."""
-        if not self.address:
-            return pb.Usage()
-        with Client(self.address) as client:
-            return client.operator.usage()
+        return pb.Usage() if self._service is None else self._service.operator.usage()
 
     def advice(self) -> list[str]:
         """What `kvstore status` advises."""
