@@ -5,7 +5,6 @@ then, when the work that filled it has completed, it is published. The first com
 wins; later ones stay private to their sequence.
 """
 
-from kvstore.core.blocks import Rows
 from kvstore.core.config import StoreConfig
 from kvstore.core.engines import Engine, Publish, SwapOut
 from kvstore.core.memory import Memory
@@ -87,12 +86,7 @@ class Committing:
                 if pending.get(place) == row:
                     del pending[place]
         blocks.writer[rows] = engine.writer
-        if self._config.cpu_frames:
-            self._publish_below(rows)
-
-    def _publish_below(self, rows: Rows) -> None:
-        """A swapped sequence's blocks were its own below, too: from now on they may be evicted there."""
-        blocks = self._memory.blocks
+        # A swapped sequence's blocks were its own below, too: from now on they may be evicted there.
         below = rows[blocks.valid[CPU][rows]]
         if below.size:
             blocks.changes += 1

@@ -176,12 +176,7 @@ class Memory:
         self.replicas.drop(tier, rows)
         self.eviction.forget(tier, rows)
         if last.size:
-            last = last[np.argsort(blocks.depth[last], kind="stable")]
-            if self._below:
-                self._leave(last)
-            else:
-                self.room_was_made = True
-                blocks.give_rows(last)  # It was all that there was of them.
+            self._leave(last[np.argsort(blocks.depth[last], kind="stable")])
         return int(last.size)
 
     def forget(self, rows: Rows) -> Rows:

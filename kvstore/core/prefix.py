@@ -10,7 +10,7 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice, takewhile
-from operator import eq, itemgetter
+from operator import itemgetter
 from typing import Protocol, cast
 
 import numpy as np
@@ -164,11 +164,11 @@ class PrefixIndex:
             # Up to what is known, or is named twice by an engine whose keys are not digests.
             end = next(i for i in range(first + 1, end) if keys[i] in known or keys[i] in keys[first:i])
             chain = _rows_by_key(publication, first, end)
-        names, rows = self._blocks.key, chain.values()
-        astray = [*map(eq, map(known.get, map(names.__getitem__, rows)), rows)]
-        if True in astray:
+        names = self._blocks.key
+        astray = next((i for i, row in enumerate(chain.values()) if known.get(names[row]) == row), None)
+        if astray is not None:
             # Found already, under another key: what an engine at fault wrote over stays its own.
-            chain, end = dict(islice(chain.items(), astray.index(True))), publication.end
+            chain, end = dict(islice(chain.items(), astray)), publication.end
         parent = known[keys[first - 1]] if first else NO_ROW
         if first and new.depth(parent, self._blocks) != first - 1:
             # The engine is at fault: what hangs on a block that stands elsewhere is found nowhere.
