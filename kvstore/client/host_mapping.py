@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvstore.client.errors import ClientError
+from kvstore.prefault import prefault
 from kvstore.v1 import kvstore_pb2 as pb
 
 __all__ = ["HostFrames", "map_host"]
@@ -27,6 +28,7 @@ def map_host(handle: pb.PoolHandle, descriptors: list[int], tether: int) -> Host
     if not stat.S_ISREG(found.st_mode) or found.st_size != size:
         raise ClientError(f"the pool of rank {handle.rank} has {found.st_size} bytes instead of {size}")
     memory = mmap.mmap(descriptors[0], size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+    prefault(memory)
     # The arrays hold the mapping and the finalizer holds the tether; nothing else holds either. Not at
     # exit: there the kernel unmaps first and ends connections last, as it should be.
     weakref.finalize(memory, os.close, tether).atexit = False

@@ -9,22 +9,18 @@ want of memory is an error then and not a SIGBUS, or the kernel's out-of-memory 
 import fcntl
 import mmap
 import os
-from contextlib import suppress
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kvstore.core.errors import PoolUnavailable, check
+from kvstore.prefault import prefault
 from kvstore.tiers.limits import memory_available_bytes
 
 __all__ = ["MemoryFile"]
 
 # Allocated in pieces: a signal makes the kernel undo and repeat a piece, not the whole.
 PIECE_BYTES = 256 << 20
-# Python holds its lock meanwhile: some milliseconds.
-MAPPED_BYTES = 16 << 20
-# Of Linux; the module mmap doesn't name it yet.
-MADV_POPULATE_WRITE = 23
 SEALS = fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
 
 
@@ -56,15 +52,9 @@ class MemoryFile:
         return self._fd
 
     def map(self) -> NDArray[np.uint8]:
-        """The whole file, shared with all who map it. Unmapped when the last array over it is gone.
-
-        Its pages are put into the map at once, where the kernel can do that (5.14): the first copy to or from
-        a page that isn't there yet is six times as slow.
-        """
+        """The whole file, shared with all who map it. Unmapped when the last array over it is gone."""
         mapped = mmap.mmap(self.fd, self.size_bytes)
-        with suppress(OSError):
-            for start in range(0, self.size_bytes, MAPPED_BYTES):
-                mapped.madvise(MADV_POPULATE_WRITE, start, min(MAPPED_BYTES, self.size_bytes - start))
+        prefault(mapped)
         return np.frombuffer(mapped, dtype=np.uint8)
 
     def close(self) -> None:
