@@ -1,8 +1,8 @@
 """Where an engine computes: what differs between a CPU and a GPU, and nothing else.
 
 On a CPU work is over when the call returns. On a GPU it is only begun then: it goes on behind later calls,
-and a step may be told as completed only when an event behind its work says so (`engine/gpu_device.py`). The
-engine is written for the second, of which the first is a case.
+and a pass is over only when an event behind its work says so (`engine/gpu_device.py`). The engine is written
+for the second, of which the first is a case.
 """
 
 import time
@@ -29,7 +29,7 @@ class DeviceRefused(Exception):
 
 
 class Device(Protocol):
-    """Of one engine, which counts its steps here; used by one thread."""
+    """Of one engine, which counts its passes here; used by one thread."""
 
     @property
     def is_late(self) -> bool:
@@ -42,7 +42,7 @@ class Device(Protocol):
         """Frames here that no service has. Raises MemoryError."""
 
     def open_pool(self, pool: Pool) -> torch.Tensor:
-        """uint8[frames, frame_stride_bytes]: the pool's own memory, until `let_go`. Steps count anew.
+        """uint8[frames, frame_stride_bytes]: the pool's own memory, until `let_go`. Passes count anew.
 
         Raises DeviceRefused where that memory isn't on this device.
         """
@@ -62,19 +62,19 @@ class Device(Protocol):
     def read(self, frames: torch.Tensor, frame: int, size: int) -> memoryview:
         """The first bytes of a frame, after all that was begun."""
 
-    def end_step(self, step: int) -> None:
-        """All that was begun since the last such call is this step's work."""
+    def end_pass(self, number: int) -> None:
+        """All that was begun since the last such call is this pass: 1, 2, 3 …"""
 
-    def completed_step(self) -> int:
-        """The last step whose work is over, with all before it; 0: none. Doesn't wait."""
+    def completed_pass(self) -> int:
+        """The last pass whose work is over, with all before it; 0: none. Doesn't wait."""
 
     @property
     def is_busy(self) -> bool:
-        """Whether a step that has ended here may not be over, as `completed_step` has last seen it."""
+        """Whether a pass that has ended here may not be over, as `completed_pass` has last seen it."""
 
     def take_seconds(self) -> dict[int, float]:
-        """What the forward passes of completed steps took, each told once by its step. Of some
-        nothing is known."""
+        """What the forwards of completed passes took, each told once by its number. Of some nothing is
+        known."""
 
 
 class CpuDevice:
@@ -117,12 +117,12 @@ class CpuDevice:
     def read(self, frames: torch.Tensor, frame: int, size: int) -> memoryview:
         return frames[frame, :size].numpy().data
 
-    def end_step(self, step: int) -> None:
-        self._completed = step
+    def end_pass(self, number: int) -> None:
+        self._completed = number
         if self._spent:
-            self._seconds[step], self._spent = self._spent, 0.0
+            self._seconds[number], self._spent = self._spent, 0.0
 
-    def completed_step(self) -> int:
+    def completed_pass(self) -> int:
         return self._completed
 
     @property

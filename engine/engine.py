@@ -4,7 +4,8 @@ Each iteration sends one Step (`exchange.py`), then runs one forward pass over w
 Completed is, on a CPU, the step before, on a GPU the one of which the device says so (`device.py`), since
 there a call returns before its work is over. One step ahead (`is_ahead`) step n+1 is sent while the forward
 pass of step n runs, with n-1 as completed at the most, and its answer is taken when that pass is over: a CPU,
-whose calls return when all is done, has it sent before the pass begins, a GPU behind it.
+whose calls return when all is done, has it sent before the pass begins, a GPU behind it. So it may also be
+left out, and then the next pass is step n's work as well.
 
 When the service is lost the engine tries to attach again (`attachment.py`), and then admits all unfinished
 requests by their keys, with the tokens that they have so far. Tests: tests/engine/test_engine.py,
@@ -52,7 +53,7 @@ class Engine:
         remembers all that were committed.
 
         `attach_seconds`: how long a service may be away before that is an error; it may be set later too.
-        `is_ahead`: each step is sent while the forward pass of the one before runs.
+        `is_ahead`: each step is sent while the forward pass of the one before runs, or left out.
         """
         self._model = model
         self._device: Device = device or CpuDevice()
@@ -153,7 +154,7 @@ class Engine:
             work = self._scheduler.next_work()
             if work is not None:
                 self._run(work)
-            self._device.end_step(self._client.next_step - 1)
+            self._exchange.end_pass()
             self._counting.look(self._scheduler, self._client)
             if work is None and self._scheduler.is_waiting:
                 self._exchange.wait()
@@ -174,7 +175,7 @@ class Engine:
             return
         try:
             self._counting.look(self._scheduler, self._client)
-            self._client.wait_events(0.0, completed_step=self._device.completed_step())
+            self._exchange.rest()
         except ServiceLost:
             self._lose()
 
@@ -212,7 +213,7 @@ class Engine:
         logits = self._device.forward(self._model, batch, self._attachment.pool)
         if self._is_ahead and self._device.is_late:
             self._exchange.send_ahead(work)
-        self._exchange.note_pass(work)
+        self._exchange.note_work(work)
         for stream, token_count in zip(work.streams, work.token_counts, strict=True):
             stream.computed += token_count
         fed = [row for row, stream in enumerate(work.streams) if not stream.tokens_pending]

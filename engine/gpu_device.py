@@ -1,6 +1,6 @@
 """An engine's work on a GPU: weights there, the pool mapped there, one stream, graphs for decode.
 
-All work goes to one stream, so it runs in the order in which it was begun, and a step is over when an event
+All work goes to one stream, so it runs in the order in which it was begun, and a pass is over when an event
 behind its work says so. Inputs go there through pinned memory, logits come back the same way, and nobody
 waits but who needs the logits: chunks of a prompt that are not its last are computed while the engine is
 further on.
@@ -22,7 +22,7 @@ from engine.gpu_stream import Stream
 from engine.kv.own_pool import GpuPool
 from engine.kv.store_client import Pool
 from engine.model import Llama
-from engine.steps import Event, StepsUnderWay
+from engine.passes import Event, PassesUnderWay
 from engine.weights import LayerWeights, Weights
 from kernels.copy_blocks import copy_blocks
 
@@ -39,8 +39,8 @@ class GpuDevice:
         self._name = name
         self._uuid = uuid
         self._graphs: DecodeGraphs | None = None
-        self._steps = StepsUnderWay()
-        # Before the forward pass of the step that is being put together; None: not to be timed.
+        self._passes = PassesUnderWay()
+        # Before the forward of the pass that is being put together; None: not to be timed.
         self._begin: Event | None = None
         # Prefill, and decode by sizes of batches: what has been computed once.
         self._kinds_met: set[int] = set()
@@ -84,7 +84,7 @@ class GpuDevice:
     def let_go(self) -> None:
         self._stream.record().wait()
         self._graphs = None
-        self._steps = StepsUnderWay()
+        self._passes = PassesUnderWay()
         self._begin = self._end = None
 
     def forward(self, model: Llama, batch: Batch, pool: torch.Tensor) -> Logits:
@@ -128,20 +128,20 @@ class GpuDevice:
         self._end.wait()
         return host.numpy().data
 
-    def end_step(self, step: int) -> None:
+    def end_pass(self, number: int) -> None:
         end = self._end = self._end or self._stream.record()
-        self._steps.end(step, end, self._begin)
+        self._passes.end(number, end, self._begin)
         self._begin = None
 
-    def completed_step(self) -> int:
-        return self._steps.completed()
+    def completed_pass(self) -> int:
+        return self._passes.completed()
 
     @property
     def is_busy(self) -> bool:
-        return not self._steps.is_empty
+        return not self._passes.is_empty
 
     def take_seconds(self) -> dict[int, float]:
-        return self._steps.take_seconds()
+        return self._passes.take_seconds()
 
     def _compute(self, model: Llama, batch: Batch, pool: torch.Tensor) -> torch.Tensor:
         if self._graphs is None:

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import torch
 
-from engine.steps import Event
+from engine.passes import Event
 from kvstore.client import DeviceFrames
 
 __all__ = ["Capture", "CudaStream", "Stream"]

@@ -171,6 +171,10 @@ class Stream:
             return len(self.tokens)
         return -(-(len(self.tokens) + ahead_tokens) // block_tokens) * block_tokens
 
+    def has_prompt_to_commit(self, block_tokens: int) -> bool:
+        """Whether blocks of its prompt are full, and not told yet."""
+        return self.committed_blocks < min(self.computed, len(self.request.prompt)) // block_tokens
+
     @property
     def takes_room_exactly(self) -> bool:
         """A fork shares its last block as part-filled by what was asked for."""

@@ -17,10 +17,12 @@ test_promises.py.
 
 from collections.abc import Iterable, Sequence
 from copy import deepcopy
+from enum import Enum, auto
 
 from engine.requests import NO_SEQUENCE, Request, Stream, StreamState, Work
 from engine.scheduling.answers import Answers
 from engine.scheduling.entries import Entries
+from engine.scheduling.growth import find_growth, has_room
 from engine.scheduling.hints import Hints
 from engine.scheduling.order import Order
 from engine.scheduling.preemption import Preemption
@@ -29,7 +31,16 @@ from engine.scheduling.roster import Roster
 from kvstore.client import BlockTables, KeyChain, operations
 from kvstore.v1 import kvstore_pb2 as pb
 
-__all__ = ["Scheduler"]
+__all__ = ["Haste", "Scheduler"]
+
+
+class Haste(Enum):
+    """How soon a step has to go. Blocks that answers have filled are in none: some step will take them."""
+
+    NOW = auto()  # Somebody waits, or lacks room for the next pass.
+    SOON = auto()  # Others may wait for what is given back, or come with a prompt that was computed.
+    NONE = auto()
+
 
 # What a priority is worth in waiting: so long one waits for another that is higher by one.
 AGEING_SECONDS = 10.0
@@ -129,17 +140,31 @@ class Scheduler:
 
     # ------------------------------------------------------------------ the step to send
 
-    def operations(self, tables: BlockTables, now: float, under_way: Work = NOTHING) -> list[pb.Operation]:
+    def haste(self, under_way: Work) -> Haste:
+        """For what the next step would tell, sent while this pass runs."""
+        running = all(stream.state is StreamState.RUNNING for stream in self._roster.streams)
+        if not (running and self._preemption.is_calm and has_room(self._roster, under_way)):
+            return Haste.NOW
+        tells = (stream.has_prompt_to_commit(self._block_tokens) for stream in self._roster.streams)
+        return Haste.SOON if self._roster.ended or any(tells) else Haste.NONE
+
+    def operations(
+        self, tables: BlockTables, now: float, under_way: Work = NOTHING, *, spare_tokens: int = 0
+    ) -> list[pb.Operation]:
         """What the next step is to ask for. Each call's operations must be sent, and answered to `take`.
 
         now        seconds on the clock of `Request.arrived`
         under_way  a pass whose results are not there yet, where the step is sent while the one before runs.
                    They may come before the step's answer is taken, or after it.
+        spare_tokens   of answers, for which room is asked beyond that, while memory is plenty
         """
         self._now, self._has_newcomers = now, False
         self._entries.begin()
         found = [*self._commits(), *self._forks(), *self._frees(), *self._swaps_out(under_way)]
-        return [*found, *self._growth(tables, under_way), *self._entries.next(tables, now, under_way)]
+        is_plenty = self._preemption.is_calm and not self._roster.outside
+        spare = spare_tokens if is_plenty else 0
+        found += find_growth(self._roster, tables, under_way, spare, self._block_tokens)
+        return [*found, *self._entries.next(tables, now, under_way)]
 
     def _commits(self) -> Iterable[pb.Operation]:
         """Blocks that the step before has filled."""
@@ -171,18 +196,6 @@ class Scheduler:
     def _swaps_out(self, under_way: Work) -> Iterable[pb.Operation]:
         for victim in self._preemption.take(self._now):
             yield operations.swap_out(victim.sequence, victim.computed + under_way.tokens_of(victim))
-
-    def _growth(self, tables: BlockTables, under_way: Work) -> Iterable[pb.Operation]:
-        # Who has one more token by then is to find room for it, unless that is its last.
-        ahead = {each for each in under_way.streams if each.tokens_pending == under_way.tokens_of(each)}
-        ahead -= {each for each in ahead if each.takes_room_exactly or each.ends_with_next_token}
-        full = [each for each in self._roster.running if each.room < len(each.tokens) + (each in ahead)]
-        if full:
-            yield operations.grow(
-                [stream.sequence for stream in full],
-                [stream.room_needed(self._block_tokens, int(stream in ahead)) for stream in full],
-                [len(tables.table(stream.sequence)) for stream in full],
-            )
 
     def next_hint(self, frames: int) -> Sequence[bytes]:
         """What to bring up from disk for one who waits to come in, the GPU tier having so many frames; empty:

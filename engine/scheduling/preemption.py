@@ -45,6 +45,11 @@ class Preemption:
         """Somebody is to go with the next step."""
         return self._victim is not None
 
+    @property
+    def is_calm(self) -> bool:
+        """Nobody is to go, nor would be by a look at the pressure."""
+        return self._victim is None and self._pressure == pb.PRESSURE_LOW
+
     def note_shortage(self, stream: Stream, frames_short: int) -> None:
         """No room is coming by itself: somebody has to go."""
         running = self._roster.running

@@ -15,34 +15,35 @@ __all__ = ["HearingClient", "LateGpu", "late_engine"]
 
 
 class LateGpu(GpuDevice):
-    """`tells_truth` False is the planted fault: a step is told as completed when its work was given."""
+    """`tells_truth` False is the planted fault: a pass is told as over when its work was given."""
 
     def __init__(self, seed: int, *, is_host_pool: bool = True, tells_truth: bool = True) -> None:
         self.stream = LateStream(seed)
         super().__init__(self.stream, "cuda:0", fake_uuid(0))
         self._is_host_pool = is_host_pool
         self._tells_truth = tells_truth
-        # By step: how much was given to the stream when it ended.
-        self.given_by_step: dict[int, int] = {0: 0}
+        # By pass: how much was given to the stream when it ended.
+        self.given_by_pass: dict[int, int] = {0: 0}
 
     def open_pool(self, pool: Pool):
-        self.given_by_step = {0: 0}
+        self.given_by_pass = {0: 0}
         return super().open_pool(HostPoolAsGpu(pool, fake_uuid(0)) if self._is_host_pool else pool)  # type: ignore[arg-type]
 
-    def end_step(self, step: int) -> None:
-        super().end_step(step)
-        self.given_by_step[step] = self.stream.given
+    def end_pass(self, number: int) -> None:
+        super().end_pass(number)
+        self.given_by_pass[number] = self.stream.given
 
-    def completed_step(self) -> int:
-        completed = super().completed_step()
-        return completed if self._tells_truth else max(self.given_by_step)
-
-    def is_over(self, step: int) -> bool:
-        return self.stream.run_count >= self.given_by_step[step]
+    def completed_pass(self) -> int:
+        completed = super().completed_pass()
+        return completed if self._tells_truth else max(self.given_by_pass)
 
 
 class HearingClient(Client):
-    """Notes each completed step that it is told, and which of them were not."""
+    """Notes each completed step that it is told, and which of them were not.
+
+    A step's work is what was given to the device before the next one's answer was taken: what this client
+    sees by itself, whatever the engine counts.
+    """
 
     def __init__(self, address: str, device: LateGpu, cuda: Driver | None = None) -> None:
         super().__init__(address, deadline_seconds=20.0, cuda=cuda)
@@ -51,6 +52,10 @@ class HearingClient(Client):
         self.ahead: list[int] = []
         # Steps that were sent while work of earlier ones was under way, as the engine knew; and as it was.
         self.overtaking = self.beside_work = 0
+        # By step: how much had been given when the next one's answer was taken.
+        self._given_by_step = {0: 0}
+        # That the last step was told to have had in all, by an engine that will give it no more.
+        self._told_as_all: int | None = None
 
     def start_step(
         self,
@@ -63,7 +68,8 @@ class HearingClient(Client):
         assert all(timing.step <= completed_step for timing in timings)
         self.overtaking += completed_step < self.next_step - 1
         self.beside_work += self._device.stream.run_count < self._device.stream.given
-        return super().start_step(operations, completed_step=completed_step, timings=timings)
+        pending = super().start_step(operations, completed_step=completed_step, timings=timings)
+        return _Heard(self, pending)  # type: ignore[return-value]
 
     def wait_events(self, seconds: float, *, completed_step: int | None = None) -> list[pb.Event]:
         assert completed_step is not None
@@ -75,10 +81,33 @@ class HearingClient(Client):
         assert self._device.stream.run_count == self._device.stream.given
         super().detach()
 
+    def note_answer(self, step: int) -> None:
+        given = self._device.stream.given
+        if self._told_as_all not in (None, given):
+            self.ahead.append(step - 1)
+        self._told_as_all = None
+        self._given_by_step[step - 1] = given
+
     def _hear(self, step: int) -> None:
         self.told.append(step)
-        if not self._device.is_over(step):
+        given = self._given_by_step.get(step)
+        if given is None:
+            given = self._told_as_all = self._device.stream.given
+        if self._device.stream.run_count < given:
             self.ahead.append(step)
+
+
+class _Heard:
+    def __init__(self, client: HearingClient, pending: PendingStep) -> None:
+        self._client, self._pending = client, pending
+        self._is_noted = False
+
+    def result(self) -> pb.StepResponse:
+        response = self._pending.result()
+        if not self._is_noted:
+            self._client.note_answer(response.step)
+            self._is_noted = True
+        return response
 
 
 def late_engine(model: Llama, seed: int) -> tuple[Llama, LateGpu]:

@@ -16,7 +16,7 @@ import torch
 
 from engine.gpu_stream import Capture
 from engine.kv.store_client import Pool
-from engine.steps import Event
+from engine.passes import Event
 from kvstore.client import DeviceFrames
 
 __all__ = ["HostPoolAsGpu", "LateStream"]

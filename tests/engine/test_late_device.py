@@ -87,7 +87,10 @@ def test_one_ahead_a_token_is_computed_while_its_step_is_answered(service, model
         stream = engine.submit(request)
         run_to_end(engine)
         assert_as_plain(model, [stream])
-        assert client.beside_work == (12 if is_ahead else 0)
+        # All but the first, and the one that gives its memory back.
+        steps = client.next_step - 1
+        assert client.beside_work == (steps - 2 if is_ahead else 0)
+        assert steps < 12 if is_ahead else steps > 12
         assert client.ahead == []
 
 

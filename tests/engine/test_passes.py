@@ -1,6 +1,6 @@
-"""Steps are over in order, each when an event behind its work has said so, and not before."""
+"""Passes are over in order, each when an event behind its work has said so, and not before."""
 
-from engine.steps import AHEAD_MAX, StepsUnderWay
+from engine.passes import AHEAD_MAX, PassesUnderWay
 
 
 class Event:
@@ -21,37 +21,37 @@ class Event:
         return 0.25
 
 
-def test_a_step_is_over_when_its_event_and_those_before_it_are_done():
-    steps, events = StepsUnderWay(), [Event() for _ in range(3)]
-    assert steps.completed() == 0
-    for step, event in enumerate(events, start=1):
-        steps.end(step, event, None)
+def test_a_pass_is_over_when_its_event_and_those_before_it_are_done():
+    passes, events = PassesUnderWay(), [Event() for _ in range(3)]
+    assert passes.completed() == 0
+    for number, event in enumerate(events, start=1):
+        passes.end(number, event, None)
     events[1].done = True
-    assert steps.completed() == 0
-    assert not steps.is_empty
+    assert passes.completed() == 0
+    assert not passes.is_empty
     events[0].done = True
-    assert steps.completed() == 2
+    assert passes.completed() == 2
     events[2].done = True
-    assert steps.completed() == 3
-    assert steps.is_empty
+    assert passes.completed() == 3
+    assert passes.is_empty
 
 
 def test_what_a_forward_pass_took_is_told_once_and_not_before_it_is_over():
-    steps, begin, end = StepsUnderWay(), Event(), Event()
-    steps.end(1, end, begin)
-    steps.end(2, end, None)
-    assert steps.completed() == 0
-    assert steps.take_seconds() == {}
+    passes, begin, end = PassesUnderWay(), Event(), Event()
+    passes.end(1, end, begin)
+    passes.end(2, end, None)
+    assert passes.completed() == 0
+    assert passes.take_seconds() == {}
     begin.done = end.done = True
-    assert steps.completed() == 2
-    assert steps.take_seconds() == {1: 0.25}
-    assert steps.take_seconds() == {}
+    assert passes.completed() == 2
+    assert passes.take_seconds() == {1: 0.25}
+    assert passes.take_seconds() == {}
 
 
 def test_whoever_would_be_too_far_ahead_waits_for_the_oldest_alone():
-    steps, events = StepsUnderWay(), [Event() for _ in range(AHEAD_MAX + 1)]
-    for step, event in enumerate(events, start=1):
+    passes, events = PassesUnderWay(), [Event() for _ in range(AHEAD_MAX + 1)]
+    for number, event in enumerate(events, start=1):
         assert not any(each.waited for each in events)
-        steps.end(step, event, None)
+        passes.end(number, event, None)
     assert [event.waited for event in events] == [True] + [False] * AHEAD_MAX
-    assert steps.completed() == 1
+    assert passes.completed() == 1
