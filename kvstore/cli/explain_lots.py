@@ -36,14 +36,20 @@ def evict_lines(decision: pb.Decision, inputs: Inputs) -> Iterator[str]:
 
 
 def admit_lines(decision: pb.Decision, inputs: Inputs) -> Iterator[str]:
-    taken, shed, refused = (inputs.count(f"blocks_{what}") for what in ("taken", "shed", "refused"))
-    blocks = counted(refused or shed or taken, "block")
+    counts = (inputs.count(f"blocks_{what}") for what in ("taken", "shed", "refused", "put_off"))
+    taken, shed, refused, put_off = counts
+    blocks = counted(put_off or refused or shed or taken, "block")
     # It is said when they are queued: the device has its say later.
     what = "to be written to disk" if decision.chosen == "written to disk" else decision.chosen
     beside = f" ({taken:,} more {'was' if taken == 1 else 'were'} taken)" if shed and taken else ""
     yield f"{blocks} {what}{beside}{_lots(decision)}: {decision.reason}."
     yield whose(decision, inputs)
     of = ", of the first lot" if decision.lots > 1 else ""
+    if put_off:
+        yield (
+            f"{_frames(inputs.count('frames_free'))} free there{of}. They are looked at again when "
+            f"{inputs['copy_from_share']:.0%} of all frames are taken, or nobody computes."
+        )
     if "chance_wanted" in inputs:
         least, most = inputs["chance_least"], inputs["chance_most"]
         chance, asked = _range(least, most), inputs["chance_wanted"]

@@ -8,6 +8,7 @@ from kvstore.core.errors import ConfigInvalid
 from kvstore.core.types import TenantId
 
 __all__ = [
+    "COPY_FROM_SHARE",
     "OPERATIONS_MAX",
     "SHARE_ROUNDING",
     "TRANSFER_BYTES",
@@ -34,6 +35,10 @@ WRITES_MAX = 3
 # together pin no more than this share of the CPU tier.
 WRITE_TIMES = 2
 WRITES_SHARE_MAX = 0.25
+
+# `StoreConfig.copy_from_share` of a service: the quarter that is left takes some seconds to fill, in which
+# copies are far ahead of who needs the room.
+COPY_FROM_SHARE = 0.75
 
 
 def transfer_blocks(block_bytes: int) -> int:
@@ -90,6 +95,9 @@ class StoreConfig:
     # Whether a turn that is freed without a word goes to disk only if a policy finds it worth the write, and
     # not before it is about to leave the CPU tier; else each goes there at once.
     judges_turns: bool = False
+    # Share of the GPU's frames that has to be taken before what no session has is copied down while engines
+    # compute (`later.py`). 0: that goes down at once.
+    copy_from_share: float = 0.0
     # How long background work makes way for what engines wait for.
     background_wait_seconds: float = 1.0
 
@@ -134,6 +142,10 @@ class StoreConfig:
                 field="background_wait_seconds",
                 value=self.background_wait_seconds,
                 remedy="seconds, 0 or more",
+            )
+        if not 0 <= self.copy_from_share <= 1:
+            raise ConfigInvalid(
+                "not a share", field="copy_from_share", value=self.copy_from_share, remedy="0 to 1"
             )
         self._check_shares()
         if self.default_tenant not in self.tenants:

@@ -9,6 +9,7 @@ from kvstore.core.committing import Committing
 from kvstore.core.config import StoreConfig
 from kvstore.core.engines import Engine, Publish, Release, SessionEnd, SwapOut, TurnEnd, Used
 from kvstore.core.judging import Judging
+from kvstore.core.later import Later
 from kvstore.core.links import Links
 from kvstore.core.memory import Memory
 from kvstore.core.ports import AdmissionPolicy
@@ -36,6 +37,7 @@ class Settling:
         committing: Committing,
         sessions: Sessions,
         judging: Judging,
+        later: Later,
         admission: AdmissionPolicy | None,
     ) -> None:
         self._config = config
@@ -45,6 +47,7 @@ class Settling:
         self._committing = committing
         self._sessions = sessions
         self._judging = judging
+        self._later = later
         self._admission = admission
 
     def settle(self, engine: Engine) -> None:
@@ -107,6 +110,9 @@ class Settling:
             blocks.unwanted[rows] = False
         stored = NO_ROWS
         if retention is Retention.CACHE:
+            if not self._later.is_time:
+                self._later.put_off(rows[~blocks.has_frame(CPU, rows)])
+                return
             if self._admission is not None:
                 stored, rows = self._admit(self._admission, rows)
         elif retention is Retention.DEFAULT and self._judging.is_on:
@@ -118,6 +124,11 @@ class Settling:
             self._links.ask_down(WRITE, stored[blocks.valid[CPU][stored]])
         # Copied down before they are evicted, so that eviction is a change of the table.
         self._links.ask_down(COPY, rows[~blocks.valid[DISK][rows]])
+
+    def keep_put_off(self) -> None:
+        """What was to be copied down later, if it is time for it."""
+        if self._later.has_any and self._later.is_time:
+            self.retain(self._later.take(), Retention.CACHE)
 
     def _admit(self, admission: AdmissionPolicy, rows: Rows) -> tuple[Rows, Rows]:
         """Which of these cached blocks are to go to disk, and which to the CPU tier at least."""

@@ -91,6 +91,7 @@ class Steps:
             returning += self._swap_out(engine, swaps, fence, time, results)
         # Drops and session ends of this step may be past their fence already.
         self._settling.settle(engine)
+        self._settling.keep_put_off()
         copies, moved = self._asking.ask(engine, step, phases, returning, time, results)
         return tuple([results[i] for i in range(phases.count)]), copies, moved
 

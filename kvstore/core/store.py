@@ -51,6 +51,7 @@ from kvstore.core.freeing import Freeing
 from kvstore.core.granting import Granting
 from kvstore.core.growing import Growing
 from kvstore.core.judging import Judging
+from kvstore.core.later import Later
 from kvstore.core.leaving import Leaving
 from kvstore.core.links import Links
 from kvstore.core.losing import lose_on_disk
@@ -98,7 +99,7 @@ class Store:
         self._returning = Returning(config, self.memory, self.links, swap_policy)
         committing = Committing(config, self.memory)
         self.sessions = Sessions(config, self.memory)
-        settling = Settling(
+        self._settling = settling = Settling(
             config,
             self.memory,
             self.links,
@@ -106,6 +107,7 @@ class Store:
             committing,
             self.sessions,
             self._judging,
+            Later(config, self.memory, lambda: self.membership.engines.values()),
             admission,
         )
         freeing = Freeing(self.memory, self.swaps, self.admission, self.leaving, settling)
@@ -262,6 +264,7 @@ class Store:
             used = self.memory.recency.next(event.time)
             if used.size:
                 self._outgoing.used = tuple(self.memory.replicas.stored_keys(used))
+        self._settling.keep_put_off()
         self._judging.look(event.time)
         self._writing.look(event.time)
         self.leaving.pressed.set(self.gauge.pressure[GPU] is not Pressure.LOW, event.time)

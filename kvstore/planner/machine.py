@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from kvstore.core.calls import Attach, SetCosts
-from kvstore.core.config import StoreConfig, transfer_blocks, write_blocks
+from kvstore.core.config import COPY_FROM_SHARE, StoreConfig, transfer_blocks, write_blocks
 from kvstore.core.effects import Effects, Transfer
 from kvstore.core.errors import ConfigInvalid, check
 from kvstore.core.events import Event, Tick, TransferEnded
@@ -76,6 +76,7 @@ class Sizes:
             cpu_frames=cpu,
             disk_frames=disk,
             judges_turns=judges_turns,
+            copy_from_share=COPY_FROM_SHARE,
             transfer_blocks_max=max(TRANSFER_BLOCKS_MIN, transfer_blocks(self.block_bytes)),
             write_blocks_max=max(TRANSFER_BLOCKS_MIN, write_blocks(self.block_bytes, cpu)),
         )

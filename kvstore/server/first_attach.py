@@ -13,7 +13,7 @@ from typing import TypeVar
 from kvstore import __version__
 from kvstore.core.answers import Done, DrainAnswer
 from kvstore.core.calls import Drain
-from kvstore.core.config import StoreConfig, transfer_blocks, write_blocks
+from kvstore.core.config import COPY_FROM_SHARE, StoreConfig, transfer_blocks, write_blocks
 from kvstore.core.events import BlocksFound
 from kvstore.core.store import Store
 from kvstore.core.types import StoredKey, StoredSession
@@ -158,6 +158,7 @@ class FirstAttach:
             writes_max=WRITE_THREADS,
             write_blocks_max=write_blocks(frame_bytes(layout), frames.cpu),
             judges_turns=config.disk_admission == "worth",
+            copy_from_share=COPY_FROM_SHARE,
             retained_blocks_max=config.retain_bytes // (layout.block_bytes * layout.ranks),
         )
 

@@ -81,6 +81,8 @@ class SimConfig:
     percent_of_a: int = 50
     # Whether turns go to disk only if they are worth it; of use where the policy of eviction learns that.
     judges_turns: bool = False
+    # Of the GPU's frames, that are taken before what no session has is copied down while engines compute.
+    copy_from_percent: int = 0
     # Of what engines begin, turns of chats that come back.
     chat_share: float = 0.0
 
@@ -134,6 +136,7 @@ def draw_config(seed: int, **given: object) -> SimConfig:
     drawn["by_cost"] = random.Random(f"{seed} policy").choice([False, True, True])
     drawn["eviction"] = random.Random(f"{seed} eviction").randrange(len(EVICTION_POLICIES))
     drawn["judges_turns"] = random.Random(f"{seed} judging").choice([False, True])
+    drawn["copy_from_percent"] = random.Random(f"{seed} copies").choice([0, 50, 75, 100])
     config = SimConfig(seed=seed, **drawn)
     return replace(config, **given)  # type: ignore[arg-type]  # checked by name above
 

@@ -22,6 +22,7 @@ SIMPLER: tuple[tuple[str, object], ...] = (
     ("single_share", 0.0),
     ("chat_share", 0.0),
     ("judges_turns", False),
+    ("copy_from_percent", 0),
     ("by_cost", False),
     ("eviction", 0),
     ("disk_frames", 0),

@@ -39,6 +39,7 @@ def make_store(
     background_wait_seconds: float = 1.0,
     percent_of_a: int = 50,
     judges_turns: int = 0,
+    copy_from_percent: int = 0,
 ) -> Store:
     config = StoreConfig(
         block_tokens=BLOCK_TOKENS,
@@ -60,6 +61,7 @@ def make_store(
         queue_blocks_max=queue_blocks_max,
         background_wait_seconds=background_wait_seconds,
         judges_turns=bool(judges_turns),
+        copy_from_share=copy_from_percent / 100,
     )
     policy = CostModel(drop_tokens_max) if by_cost else LengthThreshold(drop_tokens_max)
     order = make_eviction(EVICTIONS[eviction], config.frames)
@@ -83,4 +85,5 @@ def store_of(config: SimConfig, disk_share: float = 1.0) -> Store:
         eviction=config.eviction,
         percent_of_a=config.percent_of_a,
         judges_turns=config.judges_turns,
+        copy_from_percent=config.copy_from_percent,
     )

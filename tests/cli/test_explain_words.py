@@ -292,6 +292,17 @@ def test_what_goes_to_disk_or_not_says_how_likely_it_has_to_be(chosen: str, what
     )
 
 
+def test_what_is_not_copied_yet_says_when_it_is_looked_at_again() -> None:
+    lot = pb.Decision(kind="admit", chosen="not copied yet", reason="why so", lots=2)
+    lot.inputs.update(blocks_put_off=7.0, frames_free=600.0, copy_from_share=0.75)
+    said = words(lot)
+    assert "7 blocks not copied yet, in 2 lots: why so." in said
+    assert (
+        "600 frames were free there, of the first lot. They are looked at again when 75% of all frames are "
+        "taken, or nobody computes." in said
+    )
+
+
 def test_what_nobody_has_words_for_is_told_by_its_name() -> None:
     later = pb.Decision(kind="later", chosen="x", reason="y", inputs={"some_seconds": 0.5, "a_count": 3.0})
     assert words(later).endswith("later x: y. Also: a count 3, some 500 ms.")

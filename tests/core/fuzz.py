@@ -29,6 +29,7 @@ DEFAULTS: dict[str, float] = {
     "single_share": 0,
     "drain_share": 0,
     "percent_of_a": 50,
+    "copy_from_percent": 0,
     "watched": False,
 }
 

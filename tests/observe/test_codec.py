@@ -32,6 +32,7 @@ SHARES = {
     "cpu_high_watermark": 0.625,
     "cpu_low_watermark": 0.125,
     "background_wait_seconds": 0.5,
+    "copy_from_share": 0.875,
     "default_tenant": "é",
 }
 

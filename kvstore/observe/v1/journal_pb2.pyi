@@ -136,6 +136,7 @@ class StoreConfig(_message.Message):
     WRITE_BLOCKS_MAX_FIELD_NUMBER: _builtins.int
     TENANT_SHARES_FIELD_NUMBER: _builtins.int
     JUDGES_TURNS_FIELD_NUMBER: _builtins.int
+    COPY_FROM_SHARE_FIELD_NUMBER: _builtins.int
     block_tokens: _builtins.int
     gpu_frames: _builtins.int
     cpu_frames: _builtins.int
@@ -159,6 +160,7 @@ class StoreConfig(_message.Message):
     writes_max: _builtins.int
     write_blocks_max: _builtins.int
     judges_turns: _builtins.bool
+    copy_from_share: _builtins.float
     @_builtins.property
     def tenants(self) -> _containers.RepeatedCompositeFieldContainer[Global___Tenant]: ...
     @_builtins.property
@@ -191,10 +193,11 @@ class StoreConfig(_message.Message):
         write_blocks_max: _builtins.int = ...,
         tenant_shares: _abc.Iterable[Global___TenantShare] | None = ...,
         judges_turns: _builtins.bool = ...,
+        copy_from_share: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["background_wait_seconds", b"background_wait_seconds", "block_tokens", b"block_tokens", "cpu_frames", b"cpu_frames", "cpu_high_watermark", b"cpu_high_watermark", "cpu_low_watermark", b"cpu_low_watermark", "default_tenant", b"default_tenant", "disk_frames", b"disk_frames", "engines_max", b"engines_max", "forget_lot_blocks", b"forget_lot_blocks", "gpu_frames", b"gpu_frames", "high_watermark", b"high_watermark", "judges_turns", b"judges_turns", "lease_seconds_max", b"lease_seconds_max", "low_watermark", b"low_watermark", "operations_max", b"operations_max", "queue_blocks_max", b"queue_blocks_max", "retained_blocks_max", b"retained_blocks_max", "sequences_max", b"sequences_max", "tenant_shares", b"tenant_shares", "tenants", b"tenants", "tokens_max", b"tokens_max", "transfer_blocks_max", b"transfer_blocks_max", "transfers_per_link_max", b"transfers_per_link_max", "write_blocks_max", b"write_blocks_max", "writes_max", b"writes_max"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["background_wait_seconds", b"background_wait_seconds", "block_tokens", b"block_tokens", "copy_from_share", b"copy_from_share", "cpu_frames", b"cpu_frames", "cpu_high_watermark", b"cpu_high_watermark", "cpu_low_watermark", b"cpu_low_watermark", "default_tenant", b"default_tenant", "disk_frames", b"disk_frames", "engines_max", b"engines_max", "forget_lot_blocks", b"forget_lot_blocks", "gpu_frames", b"gpu_frames", "high_watermark", b"high_watermark", "judges_turns", b"judges_turns", "lease_seconds_max", b"lease_seconds_max", "low_watermark", b"low_watermark", "operations_max", b"operations_max", "queue_blocks_max", b"queue_blocks_max", "retained_blocks_max", b"retained_blocks_max", "sequences_max", b"sequences_max", "tenant_shares", b"tenant_shares", "tenants", b"tenants", "tokens_max", b"tokens_max", "transfer_blocks_max", b"transfer_blocks_max", "transfers_per_link_max", b"transfers_per_link_max", "write_blocks_max", b"write_blocks_max", "writes_max", b"writes_max"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
