@@ -709,14 +709,16 @@ class StepRequest(_message.Message):
     step: _builtins.int
     """1, 2, 3 … per engine."""
     completed_step: _builtins.int
-    """The last step whose GPU work has finished; at most step - 1, never falling."""
+    """The last step whose GPU work has finished: all that was computed on its answer, as long as that was the
+    last one. At most step - 1, never falling.
+    """
     @_builtins.property
     def operations(self) -> _containers.RepeatedCompositeFieldContainer[Global___Operation]:
         """At most 4096; each sequence of a Grow counts as one."""
 
     @_builtins.property
     def timings(self) -> _containers.RepeatedCompositeFieldContainer[Global___StepTiming]:
-        """How long earlier steps took, each told once: what the cost model is fitted from.
+        """How long passes of earlier steps took, each told once: what the cost model is fitted from.
         At most 64, of steps up to completed_step.
         """
 
@@ -739,7 +741,9 @@ Global___StepRequest: _TypeAlias = StepRequest  # noqa: Y015
 
 @_typing.final
 class StepTiming(_message.Message):
-    """The work of one step. Without prefilled tokens it counts for the GPU's load alone."""
+    """A forward pass of a step's work, which may be several. Without prefilled tokens it counts for the GPU's
+    load alone.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
