@@ -1,4 +1,7 @@
-"""A step's answer, as states of streams. Tests: tests/engine/test_scheduler.py, test_preemption.py."""
+"""A step's answer, as states of streams.
+
+Tests: tests/engine/test_scheduler.py, test_preemption.py, test_haste.py.
+"""
 
 from collections.abc import Iterable, Sequence
 
@@ -69,6 +72,9 @@ class Answers:
         self, stream: Stream, token_count: int, response: pb.AllocateResponse, now: float
     ) -> list[Stream]:
         if stream.is_done:  # Since it was asked for.
+            return []
+        if response.outcome != pb.OUTCOME_OK and stream.has_room:
+            # What it was refused was for tokens to come, and it does without until they are there.
             return []
         if response.outcome == pb.OUTCOME_NEVER:
             self._fail(stream)
