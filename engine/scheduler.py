@@ -11,8 +11,8 @@ preempted, who wants in asks only when room for all that it will need is certain
 
 Who is to be forked takes room for exactly its tokens, because a fork shares the last block as part-filled by
 what was asked for. Whoever shares it asks for room before it writes, and is given a block of its own.
-Tests: tests/engine/test_scheduler.py, test_preemption.py, test_fairness.py, test_samples.py, test_beams.py,
-test_promises.py.
+Tests: tests/engine/test_scheduler.py, test_haste.py, test_preemption.py, test_fairness.py, test_samples.py,
+test_beams.py, test_promises.py.
 """
 
 from collections.abc import Iterable, Sequence
@@ -128,10 +128,16 @@ class Scheduler:
     @property
     def is_behind(self) -> bool:
         """A step that was sent ahead is not enough: since it was made somebody has come, or has left while
-        others wait, or what one waits for has been computed, and the next one would let them in only with
-        the pass after the next."""
+        others wait, or goes on in shared blocks, or what one waits for has been computed, and the next one
+        would let them in only with the pass after the next."""
         has_left = bool(self._roster.ended and self._roster.outside)
-        return self._has_newcomers or has_left or self._entries.are_behind
+        goes_on = any(self._is_behind_for(stream) for stream in self._roster.streams)
+        return self._has_newcomers or has_left or goes_on or self._entries.are_behind
+
+    def _is_behind_for(self, stream: Stream) -> bool:
+        """Whether it asks for what only the pass has shown, and is not computed before it has that."""
+        is_short = stream.takes_room_exactly and not stream.has_room
+        return stream.state is StreamState.FORKING or (is_short and stream.state is StreamState.RUNNING)
 
     @property
     def is_waiting(self) -> bool:
