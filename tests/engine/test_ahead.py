@@ -4,10 +4,12 @@ import random
 
 import pytest
 
+from engine.digests import Digests
+from engine.journeys import note_given
 from engine.requests import Stream, StreamState
 from kvstore.v1 import kvstore_pb2 as pb
 from tests.engine.small_store import SmallStore
-from tests.engine.talk import Talk, granted, kinds, moved, refused
+from tests.engine.talk import BLOCK_TOKENS, Talk, granted, kinds, moved, refused
 
 both_orders = pytest.mark.parametrize("answer_first", [False, True])
 
@@ -50,6 +52,29 @@ def test_who_is_swapped_out_while_it_is_computed_takes_that_along(answer_first):
     ]
     assert (out.sequence, out.filled_tokens) == (young.sequence, young.computed)
     assert (young.state, young.tokens_pending) == (StreamState.PREEMPTED, 1)
+
+
+def test_of_who_was_dropped_beside_the_pass_that_filled_its_blocks_nothing_is_to_be_proven():
+    talk = Talk()
+    old, young = talk.submit(30), talk.submit(100, first=100)
+    talk.step(granted)
+    talk.run()
+    while old.has_room:
+        old.take(7)
+    talk.step(refused([old.sequence], frames_short=1))
+
+    def dropped(operation: pb.Operation) -> pb.Result:
+        if operation.WhichOneof("kind") != "swap":
+            return granted(operation)
+        return pb.Result(swap=pb.SwapResponse(outcome=pb.OUTCOME_OK, state=pb.Sequence.DROPPED))
+
+    assert "swap_out" in kinds(talk.step_ahead(dropped, answer_first=False))
+    asked = talk.step(granted)
+    assert [each.commit.sequence for each in asked if each.HasField("commit")] == [young.sequence]
+    told: list[bytes] = []
+    digests = Digests(16, tell=told.extend)
+    note_given(digests, asked, talk.tables, lambda frame, size: memoryview(bytes(size)), BLOCK_TOKENS)
+    assert told == []
 
 
 @both_orders
