@@ -7,7 +7,8 @@ a model on the same machine computes with, and an answer to think about. What gi
 others find something, goes sooner, and so does the word that the work before it is over.
 
 Where digests are kept, blocks are looked at as they go into the store's hands and as they come back.
-Tests: tests/engine/test_engine.py, test_ahead.py, test_left_out.py, test_late_device.py.
+Tests: tests/engine/test_engine.py, test_ahead.py, test_left_out.py, test_left_out_drawn.py,
+test_late_device.py.
 """
 
 import time

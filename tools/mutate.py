@@ -51,8 +51,12 @@ KERNELS = (
     "quantize_blocks",
     "paged_attention_decode",
 )
+ENGINE = ("passes", "steps", "decode_graphs", "haste", "left_out", "late_device")
+SCHEDULING = ("scheduler", "haste", "promises", "awaited")
 TESTS = {
-    "engine": tuple(f"tests/engine/test_{name}.py" for name in ("steps", "decode_graphs", "late_device")),
+    "engine": tuple(f"tests/engine/test_{name}.py" for name in ENGINE),
+    "engine/kv": ("tests/engine/kv/test_granting.py",),
+    "engine/scheduling": tuple(f"tests/engine/test_{name}.py" for name in SCHEDULING),
     "kernels": tuple(f"tests/kernels/test_{name}.py" for name in KERNELS),
     "kvstore/client": ("tests/client/test_keys.py",),
     "kvstore/observe": ("tests/observe/test_counting.py",),

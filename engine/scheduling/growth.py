@@ -2,7 +2,7 @@
 
 Where a step is sent while a pass runs, room is asked for the token that comes of it; and, where memory is
 plenty, for some more, so that the steps of the next passes can be left out (`engine/exchange.py`).
-Tests: tests/engine/test_ahead.py, test_left_out.py.
+Tests: tests/engine/test_ahead.py, test_haste.py.
 """
 
 from collections.abc import Iterable

@@ -1,17 +1,25 @@
-"""An engine on a GPU that is a stream whose work runs late, and a client that hears what the engine tells."""
+"""An engine on a GPU that is a stream whose work runs late, and a client that hears what the engine tells.
+
+On a CPU, where nothing is late, the same can be heard: a step may be told while passes of it are to come.
+"""
 
 from collections.abc import Sequence
+from typing import Any
 
+import torch
+
+from engine.batch import Batch
+from engine.device import CpuDevice, Logits
 from engine.gpu_device import GpuDevice
 from engine.kv.store_client import Pool
 from engine.model import Llama
-from kvstore.client import Client, PendingStep
+from kvstore.client import Client, Layout, PendingStep
 from kvstore.cuda.driver import Driver
 from kvstore.v1 import kvstore_pb2 as pb
 from tests.cuda.fake import fake_uuid
 from tests.engine.late_stream import HostPoolAsGpu, LateStream
 
-__all__ = ["HearingClient", "LateGpu", "late_engine"]
+__all__ = ["CountedCpu", "HearingClient", "LateGpu", "late_engine"]
 
 
 class LateGpu(GpuDevice):
@@ -38,6 +46,34 @@ class LateGpu(GpuDevice):
         return completed if self._tells_truth else max(self.given_by_pass)
 
 
+class _Done:
+    """What a CPU was given, and has run."""
+
+    given = 0
+
+    @property
+    def run_count(self) -> int:
+        return self.given
+
+
+class CountedCpu(CpuDevice):
+    """`stream`: as much of one as a `HearingClient` looks at."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stream = _Done()
+
+    def forward(self, model: Llama, batch: Batch, pool: torch.Tensor) -> Logits:
+        self.stream.given += 1
+        return super().forward(model, batch, pool)
+
+    def copy_frames(
+        self, frames: torch.Tensor, sources: Sequence[int], targets: Sequence[int], block_bytes: int
+    ) -> None:
+        self.stream.given += 1
+        super().copy_frames(frames, sources, targets, block_bytes)
+
+
 class HearingClient(Client):
     """Notes each completed step that it is told, and which of them were not.
 
@@ -45,17 +81,23 @@ class HearingClient(Client):
     sees by itself, whatever the engine counts.
     """
 
-    def __init__(self, address: str, device: LateGpu, cuda: Driver | None = None) -> None:
+    def __init__(self, address: str, device: LateGpu | CountedCpu, cuda: Driver | None = None) -> None:
         super().__init__(address, deadline_seconds=20.0, cuda=cuda)
         self._device = device
         self.told: list[int] = []
         self.ahead: list[int] = []
+        self.timings: list[pb.StepTiming] = []
         # Steps that were sent while work of earlier ones was under way, as the engine knew; and as it was.
         self.overtaking = self.beside_work = 0
         # By step: how much had been given when the next one's answer was taken.
         self._given_by_step = {0: 0}
         # That the last step was told to have had in all, by an engine that will give it no more.
         self._told_as_all: int | None = None
+
+    def attach(self, layout: Layout, **options: Any) -> None:
+        """Steps count anew."""
+        super().attach(layout, **options)
+        self._given_by_step, self._told_as_all = {0: 0}, None
 
     def start_step(
         self,
@@ -66,6 +108,7 @@ class HearingClient(Client):
     ) -> PendingStep:
         self._hear(completed_step)
         assert all(timing.step <= completed_step for timing in timings)
+        self.timings += timings
         self.overtaking += completed_step < self.next_step - 1
         self.beside_work += self._device.stream.run_count < self._device.stream.given
         pending = super().start_step(operations, completed_step=completed_step, timings=timings)

@@ -28,12 +28,12 @@ class SmallStore:
         assert 0 <= self.free == self.frames - sum(self.held.values()) - self._leaving
         return operations
 
-    def step_ahead(self, talk: Talk, *, answer_first: bool) -> list[pb.Operation]:
+    def step_ahead(self, talk: Talk, *, answer_first: bool, spare_tokens: int = 0) -> list[pb.Operation]:
         told, self._events = self._events, []
         # The pass that may touch what left with the step before is not over: it stays for one step more.
         self.free += self._passing
         self._passing, self._leaving = self._leaving, 0
-        return talk.step_ahead(self.answer, told, answer_first=answer_first)
+        return talk.step_ahead(self.answer, told, answer_first=answer_first, spare_tokens=spare_tokens)
 
     def answer(self, operation: pb.Operation) -> pb.Result:
         match operation.WhichOneof("kind"):

@@ -40,13 +40,26 @@ class Talk:
         self.now = 0.0
 
     def submit(
-        self, tokens: int, *, first: int = 0, answer: int = 8, priority: int = 0, user: str = ""
+        self,
+        tokens: int,
+        *,
+        first: int = 0,
+        answer: int = 8,
+        priority: int = 0,
+        user: str = "",
+        samples: int = 1,
     ) -> Stream:
         prompt = tuple(range(first, first + tokens))
-        return self.submit_tokens(prompt, answer=answer, priority=priority, user=user)
+        return self.submit_tokens(prompt, answer=answer, priority=priority, user=user, samples=samples)
 
     def submit_tokens(
-        self, prompt: tuple[int, ...], *, answer: int = 8, priority: int = 0, user: str = ""
+        self,
+        prompt: tuple[int, ...],
+        *,
+        answer: int = 8,
+        priority: int = 0,
+        user: str = "",
+        samples: int = 1,
     ) -> Stream:
         request = Request(
             id=f"r{prompt[0]}",
@@ -56,6 +69,7 @@ class Talk:
             turn=1,
             priority=priority,
             user=user,
+            samples=samples,
             arrived=self.now,
         )
         return self.scheduler.submit(request)
@@ -69,11 +83,11 @@ class Talk:
         return operations
 
     def step_ahead(
-        self, answer: Answer, events: Iterable[pb.Event] = (), *, answer_first: bool
+        self, answer: Answer, events: Iterable[pb.Event] = (), *, answer_first: bool, spare_tokens: int = 0
     ) -> list[pb.Operation]:
         """The next step is sent while a pass runs; its answer is taken before the pass is over, or after."""
         work = self.scheduler.next_work() or Work([])
-        operations = self.scheduler.operations(self.tables, self.now, work)
+        operations = self.scheduler.operations(self.tables, self.now, work, spare_tokens=spare_tokens)
         response = pb.StepResponse(results=[answer(each) for each in operations])
         response.events.events.extend(events)
         if not answer_first:
