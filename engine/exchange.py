@@ -117,13 +117,15 @@ class Exchange:
     def wait(self) -> None:
         """For events, a little."""
         completed = self._steps.completed()
-        seconds = BUSY_WAIT_SECONDS if self._steps.is_busy else WAIT_SECONDS
-        events = self._client.wait_events(seconds, completed_step=completed)
-        self._receive(self._scheduler.take_events(events))
+        self._hear(completed, BUSY_WAIT_SECONDS if self._steps.is_busy else WAIT_SECONDS)
 
     def rest(self) -> None:
-        """While there is no work: whether the service is there, and what has come to its end."""
-        self._client.wait_events(0.0, completed_step=self._steps.completed())
+        """While there is no work: what has come to its end is told once, and a service that is gone noticed."""
+        completed = self._steps.completed()
+        if completed == self._told:
+            self._client.check_attached()
+        else:
+            self._hear(completed, 0.0)
 
     def end(self) -> None:
         """Nothing is under way any more; what is answered changes nothing."""
@@ -156,6 +158,11 @@ class Exchange:
         if is_awaited:
             self._due = self._last_step
         return self._client.start_step(asked, completed_step=self._told, timings=self._steps.take_timings())
+
+    def _hear(self, completed: int, seconds: float) -> None:
+        self._told = completed
+        events = self._client.wait_events(seconds, completed_step=completed)
+        self._receive(self._scheduler.take_events(events))
 
     def _take(self, asked: Sequence[pb.Operation], pending: PendingStep) -> None:
         response = pending.result()

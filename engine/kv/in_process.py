@@ -45,6 +45,9 @@ class InProcess:
     def check_service(self) -> None:
         """There is none that could be away."""
 
+    def check_attached(self) -> None:
+        """Nor one that could be gone."""
+
     def attach(self, layout: Layout, *, build: str = "") -> None:
         stride = -(-layout.block_bytes // PAGE_BYTES) * PAGE_BYTES
         frame_count = self._memory_bytes // stride

@@ -49,6 +49,10 @@ class StoreClient(Protocol):
         """Returns where there is somebody to attach to; fails at once where there is not."""
         ...
 
+    def check_attached(self) -> None:
+        """Raises ServiceLost where the service is known to be gone. Asks nobody."""
+        ...
+
     def attach(self, layout: Layout, *, build: str = "") -> None: ...
 
     @property

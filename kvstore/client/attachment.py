@@ -77,7 +77,7 @@ class Attachment:
 
     def take(self, pending: "PendingStep") -> pb.StepResponse:
         """A refused step has changed nothing: its number is used again."""
-        self._check()
+        self.check()
         if self._pending is not pending:
             raise ClientError(f"step {pending.step} has failed, and that was told already")
         # Asked again, after an interrupt say, it goes out again: as a call, for this stream is over.
@@ -121,7 +121,7 @@ class Attachment:
 
         `wait` is how long the service itself may take before it answers.
         """
-        self._check()
+        self.check()
         timeout, patience = wait + self._service.deadline_seconds, wait + self._patience
         try:
             response = self._service.call(
@@ -155,11 +155,12 @@ class Attachment:
 
     def _check_none_pending(self) -> None:
         """Answers are taken in the order in which the store gave them, or tables would go back in time."""
-        self._check()
+        self.check()
         if self._pending is not None:
             raise ClientError(f"step {self._pending.step} is under way: take its result first")
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Raises ServiceLost where the end was noticed, by whomever. Asks nobody."""
         self._service.check_process()
         if self._lost.is_set():
             self.end("")  # Returns when the one who noticed has closed the pools.

@@ -82,6 +82,11 @@ class Client:
         attach would try for seconds."""
         self.operator.usage()
 
+    def check_attached(self) -> None:
+        """Raises ServiceLost where it was noticed that the service is gone, which the thread that keeps the
+        lease does by itself. Asks nobody."""
+        self._attached().check()
+
     @property
     def engine(self) -> str:
         return self._attached().engine
