@@ -120,7 +120,7 @@ class Exchange:
         self._hear(completed, BUSY_WAIT_SECONDS if self._steps.is_busy else WAIT_SECONDS)
 
     def rest(self) -> None:
-        """While there is no work: what has come to its end is told once, and a service that is gone noticed."""
+        """While there is no work: what has ended is told once, and a service that is gone noticed."""
         completed = self._steps.completed()
         if completed == self._told:
             self._client.check_attached()
