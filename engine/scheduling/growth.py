@@ -26,6 +26,8 @@ def find_growth(
         for stream in roster.running
     ]
     full = [(stream, to_come) for stream, to_come in wanted if stream.room < len(stream.tokens) + to_come]
+    # Frames are given in this order: what is spare takes none from who can't go on without.
+    full.sort(key=lambda pair: not _lacks_room(pair[0], ahead))
     if full:
         yield operations.grow(
             [stream.sequence for stream, _ in full],
@@ -37,10 +39,12 @@ def find_growth(
 def has_room(roster: Roster, under_way: Work) -> bool:
     """Whether all who run have room for what comes of the pass under way."""
     ahead = _ahead(under_way)
-    return all(
-        stream.room >= len(stream.tokens) + (_tokens_to_come(stream, 1) if stream in ahead else 0)
-        for stream in roster.running
-    )
+    return not any(_lacks_room(stream, ahead) for stream in roster.running)
+
+
+def _lacks_room(stream: Stream, ahead: set[Stream]) -> bool:
+    """For what comes of the pass under way."""
+    return stream.room < len(stream.tokens) + (_tokens_to_come(stream, 1) if stream in ahead else 0)
 
 
 def _ahead(under_way: Work) -> set[Stream]:

@@ -149,6 +149,11 @@ class Links:
         self.ahead.wish(tier, rows)
 
     @property
+    def places_left(self) -> int:
+        """For so many blocks more in the background before some are shed."""
+        return max(0, self._config.queue_blocks_max - len(self._copies.rows) - len(self._writes.rows))
+
+    @property
     def is_writing(self) -> bool:
         """Whether anything is on its way to disk, or waits for it."""
         return bool(self._writes.rows or self._writes.under_way)

@@ -9,7 +9,7 @@ from kvstore.core.committing import Committing
 from kvstore.core.config import StoreConfig
 from kvstore.core.engines import Engine, Publish, Release, SessionEnd, SwapOut, TurnEnd, Used
 from kvstore.core.judging import Judging
-from kvstore.core.later import Later
+from kvstore.core.later import LOT_BLOCKS, Later
 from kvstore.core.links import Links
 from kvstore.core.memory import Memory
 from kvstore.core.ports import AdmissionPolicy
@@ -126,9 +126,13 @@ class Settling:
         self._links.ask_down(COPY, rows[~blocks.valid[DISK][rows]])
 
     def keep_put_off(self) -> None:
-        """What was to be copied down later, if it is time for it."""
-        if self._later.has_any and self._later.is_time:
-            self.retain(self._later.take(), Retention.CACHE)
+        """Some of what was to be copied down later, if it is time for it: no more than is not shed."""
+        if (
+            self._later.has_any
+            and (count := min(LOT_BLOCKS, self._links.places_left))
+            and self._later.is_time
+        ):
+            self.retain(self._later.take(count), Retention.CACHE)
 
     def _admit(self, admission: AdmissionPolicy, rows: Rows) -> tuple[Rows, Rows]:
         """Which of these cached blocks are to go to disk, and which to the CPU tier at least."""

@@ -19,12 +19,15 @@ __all__ = ["take_all"]
 
 # Longer than the store ever leaves what is to be written alone.
 PAUSE_SECONDS = 70.0
+LOOK_SECONDS = 0.1
 QUIET_ROUNDS = 2
 
 
 def take_all(world: World, texts: Texts, number: int) -> None:
     """No transfer fails meanwhile."""
     config = world.store.config
+    # Copies that waited as long as somebody computed are not to begin beside what is asked for now.
+    _move_until_quiet(world, LOOK_SECONDS)
     engine = SimEngine(world, number)
     _Taker(engine, texts).take(config.gpu_frames)
     engine.take_step([free(id, retention=Retention.DISCARD) for id in engine.lines])
@@ -74,7 +77,8 @@ def _take_disk(world: World, engine: SimEngine, texts: Texts, most: int) -> None
         engine.take_step([free(line.id, retention=Retention.SESSION)])
         engine.run_work(engine.step)
         engine.keep_alive()
-        _write_what_was_shed(world)
+        # What a full queue did not take, or could not be written, is asked for again as time passes.
+        _move_until_quiet(world, PAUSE_SECONDS)
     used = world.store.usage().tiers[Tier.DISK]
     expect(not used.frames_free, f"{used.frames_free} frames of a full disk are free")
     old = {key for _, _, key in world.shadow.disk} - mine
@@ -84,13 +88,13 @@ def _take_disk(world: World, engine: SimEngine, texts: Texts, most: int) -> None
     expect(not old, f"the disk can't be emptied: {len(old)} older blocks stay on it")
 
 
-def _write_what_was_shed(world: World) -> None:
-    """What a full queue did not take, or could not be written, is asked for again as time passes."""
+def _move_until_quiet(world: World, seconds: float) -> None:
+    """What the store does by itself as time passes. `seconds`: between two looks of it."""
     moved, quiet = list[int](), 0
     world.drain()
     while quiet < QUIET_ROUNDS:
         # The service slept meanwhile: no lease has run out.
-        world.tick(PAUSE_SECONDS)
+        world.tick(seconds)
         world.drain()
         before, moved = moved, [tier.blocks_moved_in for tier in world.store.usage().tiers]
         quiet = quiet + 1 if moved == before else 0

@@ -176,3 +176,49 @@ def test_without_such_a_share_nothing_waits() -> None:
 def test_no_share_is_refused_by_name(share: float) -> None:
     with pytest.raises(ConfigInvalid, match=r"copy_from_share.*0 to 1"):
         make_caller(share)
+
+
+def test_what_is_due_at_once_goes_in_lots(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvstore.core.settling.LOT_BLOCKS", 3)
+    caller = make_caller()
+    compute_beside(caller)
+    caller.cache(PROMPT, 1)
+    caller.cache((*text(1, 8), *text(3, 16)), 2)
+    assert copied(caller) == 0
+    counts = []
+    caller.step(free(500))
+    for _ in range(4):
+        counts.append(copied(caller))
+        caller.step()
+    assert counts == [3, 6, 8, 8]
+    assert caller.lookup(keys_of(PROMPT)).blocks_cached == BLOCKS
+
+
+def test_what_is_due_is_not_shed_where_few_may_wait() -> None:
+    config = make_store(gpu_frames=GPU_FRAMES, cpu_frames=64, disk_frames=64, queue_blocks_max=5).config
+    caller = Caller(World(Store(replace(config, copy_from_share=0.75), Lru(), LengthThreshold(8))))
+    compute_beside(caller)
+    caller.cache(PROMPT, 1)
+    caller.cache(text(2, 32), 2)
+    caller.step(free(500))
+    for _ in range(4):
+        caller.world.drain()
+        caller.world.tick(0.1)
+    assert [tier.blocks_shed for tier in caller.world.store.usage().tiers] == [0, 0, 0]
+    assert copied(caller) == BLOCKS + 8
+
+
+def test_what_is_due_and_left_meanwhile_is_passed_over_in_its_lot(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvstore.core.settling.LOT_BLOCKS", 1)
+    caller = make_caller()
+    compute_beside(caller)
+    caller.cache(text(1, 48), 1)
+    caller.step(free(500))
+    forget(caller.world, tenant="a", namespace=1)
+    # The same rows, of one who runs.
+    caller.begin(2, text(2, 48))
+    caller.step()
+    later = caller.world.store._settling._later
+    assert later.has_any
+    assert later.take(48).size == 0
+    assert not later.has_any

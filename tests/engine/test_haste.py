@@ -248,3 +248,16 @@ def test_whoever_has_room_has_it_still_behind_steps_that_were_left_out(seed):
     store.step(talk)
     store.step(talk)
     assert (store.free, store.held, store.away) == (store.frames, {}, {})
+
+
+def test_the_last_frame_goes_to_who_lacks_room_and_not_to_who_asks_to_have_some_to_spare():
+    talk, store = Talk(), SmallStore(frames=5)
+    # In their order: the first has room for two more tokens, and the second's next one needs a block.
+    first, second = talk.submit(28, answer=40), talk.submit(31, first=1000, answer=40)
+    store.step(talk)
+    talk.run()
+    talk.run()
+    assert [each.room - len(each.tokens) for each in (first, second)] == [2, 0]
+    store.step_ahead(talk, answer_first=False, spare_tokens=LEFT_OUT_MAX)
+    assert [each.has_room for each in (first, second)] == [True, True]
+    assert not talk.scheduler._preemption.is_pending
