@@ -21,18 +21,14 @@ def find_growth(
     """What those who run ask for: none, or one operation for all. `spare_tokens`: of the answer, beyond what
     the pass under way gives."""
     ahead = _ahead(under_way)
-    wanted = [
-        (stream, _tokens_to_come(stream, spare_tokens + 1) if stream in ahead else 0)
-        for stream in roster.running
-    ]
-    full = [(stream, to_come) for stream, to_come in wanted if stream.room < len(stream.tokens) + to_come]
+    full = [stream for stream in roster.running if _lacks_room(stream, ahead, spare_tokens)]
     # Frames are given in this order: what is spare takes none from who can't go on without.
-    full.sort(key=lambda pair: not _lacks_room(pair[0], ahead))
+    full.sort(key=lambda stream: not _lacks_room(stream, ahead))
     if full:
         yield operations.grow(
-            [stream.sequence for stream, _ in full],
-            [stream.room_needed(block_tokens, to_come) for stream, to_come in full],
-            [len(tables.table(stream.sequence)) for stream, _ in full],
+            [stream.sequence for stream in full],
+            [stream.room_needed(block_tokens, _to_come(stream, ahead, spare_tokens)) for stream in full],
+            [len(tables.table(stream.sequence)) for stream in full],
         )
 
 
@@ -42,19 +38,19 @@ def has_room(roster: Roster, under_way: Work) -> bool:
     return not any(_lacks_room(stream, ahead) for stream in roster.running)
 
 
-def _lacks_room(stream: Stream, ahead: set[Stream]) -> bool:
-    """For what comes of the pass under way."""
-    return stream.room < len(stream.tokens) + (_tokens_to_come(stream, 1) if stream in ahead else 0)
-
-
 def _ahead(under_way: Work) -> set[Stream]:
     """Those who have one more token when it is over."""
     return {each for each in under_way.streams if each.tokens_pending == under_way.tokens_of(each)}
 
 
-def _tokens_to_come(stream: Stream, most: int) -> int:
+def _lacks_room(stream: Stream, ahead: set[Stream], spare_tokens: int = 0) -> bool:
+    """For what comes of the pass under way, and so many tokens beyond."""
+    return stream.room < len(stream.tokens) + _to_come(stream, ahead, spare_tokens)
+
+
+def _to_come(stream: Stream, ahead: set[Stream], spare_tokens: int) -> int:
     """Of these tokens those that will be fed to the model: the last one of an answer is not."""
-    if stream.takes_room_exactly:
+    if stream not in ahead or stream.takes_room_exactly:
         return 0
     last = len(stream.request.prompt) + stream.request.max_new_tokens - 1
-    return max(min(most, last - len(stream.tokens)), 0)
+    return max(min(1 + spare_tokens, last - len(stream.tokens)), 0)

@@ -63,7 +63,9 @@ class Later:
         rows, self._due = self._due[:count], self._due[count:]
         rows = rows[self._wait(rows)]
         self._put_off[rows] = 0
-        self.has_any = bool(self._due.size) or bool(self._in_order().size)
+        if not self._due.size:
+            self._due = self._in_order()
+        self.has_any = bool(self._due.size)
         return rows
 
     def _in_order(self) -> Rows:

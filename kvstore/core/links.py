@@ -104,7 +104,7 @@ class Links:
 
     def _note_part(self, rows: Rows, taken: int, of_sessions: bool) -> None:
         memory, is_whole = self._memory, taken == rows.size
-        waiting = len(self._copies.rows) + len(self._writes.rows)
+        waiting = self._waiting_down
 
         def figures() -> Figures:
             asked = () if of_sessions or memory.admission is None else memory.admission.told(DISK, rows)
@@ -130,8 +130,8 @@ class Links:
     def _make_place(self, link: Link, count: int) -> int:
         """How many more rows may wait in the background. Writes to disk are shed for copies; what is shed
         is not gone: who wants it on disk asks again (`writing.py`)."""
-        waiting, shed = len(self._copies.rows) + len(self._writes.rows), self._memory.blocks_shed
-        over = waiting + count - self._config.queue_blocks_max
+        shed = self._memory.blocks_shed
+        over = self._waiting_down + count - self._config.queue_blocks_max
         if over <= 0:
             return count
         if link == COPY:
@@ -151,7 +151,12 @@ class Links:
     @property
     def places_left(self) -> int:
         """For so many blocks more in the background before some are shed."""
-        return max(0, self._config.queue_blocks_max - len(self._copies.rows) - len(self._writes.rows))
+        return max(0, self._config.queue_blocks_max - self._waiting_down)
+
+    @property
+    def _waiting_down(self) -> int:
+        """Blocks that wait for their copy down in the background."""
+        return len(self._copies.rows) + len(self._writes.rows)
 
     @property
     def is_writing(self) -> bool:

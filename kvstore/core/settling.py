@@ -127,11 +127,10 @@ class Settling:
 
     def keep_put_off(self) -> None:
         """Some of what was to be copied down later, if it is time for it: no more than is not shed."""
-        if (
-            self._later.has_any
-            and (count := min(LOT_BLOCKS, self._links.places_left))
-            and self._later.is_time
-        ):
+        if not (self._later.has_any and self._later.is_time):
+            return
+        count = min(LOT_BLOCKS, self._links.places_left)
+        if count:
             self.retain(self._later.take(count), Retention.CACHE)
 
     def _admit(self, admission: AdmissionPolicy, rows: Rows) -> tuple[Rows, Rows]:
